@@ -7,6 +7,10 @@
 #include "trainer/config.h"
 #include "trainer/tensor.h"
 
+// The rows of train_dataset.* and validation_dataset.*.
+extern const struct config_field dataset_fields[];
+extern const int dataset_field_count;
+
 // ---- Sources: one row of sources.def each --------------------------------------------------------
 
 // What one example looks like after decoding.

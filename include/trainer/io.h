@@ -122,7 +122,9 @@ enum status object_graph_decode(const char *where, const void *bytes, size_t siz
 // are gone are tried by their last part in DIR, so that a moved folder works). ERR_NOT_FOUND when
 // there is no state file. Caller frees *prefix with mem_free.
 enum status checkpoint_state_read(const char *directory, char **prefix);
-// All kept names, oldest first, the last is the newest.
+// All kept names, oldest first, the last is the newest; relative to DIR where they lie in it.
+// ERR_NOT_FOUND when there is no state file. Caller frees with file_list_free.
+enum status checkpoint_state_list(const char *directory, char ***names, int *count);
 enum status checkpoint_state_write(const char *directory, const char *const *names, int count);
 
 // ---- TFRecord framing (record.c) and event files (events.c) ---------------------------------------

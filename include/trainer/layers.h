@@ -33,6 +33,13 @@ struct layer_record {
     int first_node, end_node;    // its nodes in the graph: [first, end)
 };
 
+// A value that a variable takes at the end of the step: moving statistics. Kept aside until the whole
+// step is built, so that the strategy can average it over replicas.
+struct net_update {
+    struct variable *variable;
+    struct node *value;
+};
+
 // A model under construction in a graph. Layers are recorded in order of creation.
 struct net {
     struct graph *graph;      // borrowed
@@ -43,6 +50,8 @@ struct net {
     struct node *penalty;     // sum of the regularisation terms, NULL without any
     struct layer_record **layers;
     int layer_count, layer_capacity;
+    struct net_update *updates;
+    int update_count, update_capacity;
 };
 void net_init(struct net *net, struct graph *graph, bool training, uint64_t seed);
 void net_release(struct net *net);  // the records' strings live in the graph's arena

@@ -25,6 +25,16 @@ enum status thread_start(enum status (*function)(void *), void *argument, const 
                          struct thread **out);
 enum status thread_join(struct thread *thread);  // frees; NULL is fine (STATUS_OK)
 
+// A team that does the same job on every member at once; member 0 is the caller. Members spin for a
+// moment and then sleep, so a job that follows at once starts within a microsecond.
+struct team;
+enum status team_new(int members, struct team **out);
+void team_free(struct team *team);  // NULL is fine
+// Runs job(context, member) on all members and waits for them. The first failure (lowest member, a
+// lost peer last, as it is only the consequence of another) is returned with its error record.
+enum status team_run(struct team *team, enum status (*job)(void *context, int member),
+                     void *context);
+
 int thread_cpu_count(void);  // cores this process may use
 
 #endif
