@@ -325,17 +325,19 @@ enum status session_save(struct session *session)
 
 // ---- Restoring --------------------------------------------------------------------------------------
 
-void session_initialize(struct session *session, enum status *status)
+enum status session_initialize(struct session *session)
 {
+    enum status status = STATUS_OK;
     struct variable_store store = replicas_store(session->replicas);
-    for (int i = 0; i < session->variables.count && *status == STATUS_OK; i++) {
+    for (int i = 0; i < session->variables.count && status == STATUS_OK; i++) {
         const struct variable *variable = session->variables.items[i];
         void *data =
             mem_alloc((size_t)shape_count(variable->shape) * dtype_size(variable->dtype));
         variable_initialize(variable, session->seed, data);
-        *status = store.put(store.context, variable, data);
+        status = store.put(store.context, variable, data);
         mem_free(data);
     }
+    return status;
 }
 
 static enum status load_one(struct session *session, const char *prefix, bool training)

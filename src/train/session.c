@@ -322,8 +322,12 @@ enum status session_open(const struct run_options *options, struct config *confi
         TRY_GOTO(status, file_mkdirs(options->model_dir), failed);
         TRY_GOTO(status, session_lock(session), failed);
     }
-    if (want & WANT_TRAIN_DATA) {
+    if (want & (WANT_TRAIN_DATA | WANT_SOURCES_ONLY)) {
         TRY_GOTO(status, open_train_data(session), failed);
+    }
+    if (want & WANT_SOURCES_ONLY) {
+        TRY_GOTO(status, open_source(session, "validation_dataset", &session->val_def,
+                                     &session->val_source), failed);
     }
     if (want & WANT_VAL_DATA) {
         TRY_GOTO(status, open_val_data(session), failed);

@@ -172,7 +172,13 @@ struct session {
 };
 
 // What a mode needs: `want` is a set of these.
-enum { WANT_TRAIN_DATA = 1, WANT_VAL_DATA = 2, WANT_DEVICES = 4, WANT_DIRECTORY = 8 };
+enum {
+    WANT_TRAIN_DATA = 1,   // the training graph and pipeline
+    WANT_VAL_DATA = 2,
+    WANT_DEVICES = 4,
+    WANT_DIRECTORY = 8,    // model_dir is made and locked
+    WANT_SOURCES_ONLY = 16 // both sources, no model
+};
 enum status session_open(const struct run_options *options, struct config *config, unsigned want,
                          struct session *session);
 void session_close(struct session *session);
@@ -194,7 +200,15 @@ enum status session_save(struct session *session);  // at the current place
 // Goes on from `prefix`, or from the newest whole checkpoint (NULL). *found: there was one.
 enum status session_restore(struct session *session, const char *prefix, bool *found);
 enum status session_load_weights(struct session *session, const char *prefix);
-void session_initialize(struct session *session, enum status *status);
+enum status session_initialize(struct session *session);  // first values from the seed
+
+// ---- The loop (train.c) and the NaN guard (nan_guard.c) ---------------------------------------------
+
+// Trains from the first weights, or where a checkpoint left off, to the last epoch.
+enum status train_session(struct session *session);
+// Appends where the values of this step are not finite for the first time; nothing when unknown.
+void find_first_bad(struct session *session, const struct batch *batch, double rate,
+                    struct text *where);
 
 // ---- Callbacks (callbacks.c): rows of a table -----------------------------------------------------
 
