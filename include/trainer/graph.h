@@ -34,6 +34,7 @@ struct op_attr {
     int groups;
     bool batch_stats;        // batch_norm: the statistics are those of x itself
     bool nesterov;
+    bool epsilon_outside;    // rmsprop: divides by sqrt(v) + epsilon, not sqrt(v + epsilon)
     double epsilon, alpha, beta_1, beta_2, rate, weight_decay, label_smoothing;
     uint64_t seed;           // dropout
     uint32_t salt;           // dropout: tells layers apart
@@ -165,6 +166,8 @@ struct node *graph_variable(struct graph *graph, struct variable *variable);  //
 struct node *graph_scalar(struct graph *graph, enum dtype dtype, double value);
 struct node *graph_constant(struct graph *graph, enum dtype dtype, struct shape shape,
                             const void *data);  // copies
+struct node *graph_mul_scalar(struct graph *graph, struct node *x, double factor);
+struct node *graph_sum_all(struct graph *graph, struct node *x);  // a scalar
 void graph_output(struct graph *graph, const char *name, struct node *node);
 int graph_output_find(const struct graph *graph, const char *name);  // index, or -1
 

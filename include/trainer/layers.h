@@ -108,10 +108,6 @@ struct node *metric_correct(struct graph *graph, struct node *logits, struct nod
 // Sum over examples of weight * value: a scalar. With weights 1/count it is the mean.
 struct node *weighted_sum(struct graph *graph, struct node *values, struct node *weights);
 
-// Elementwise shorthands used by layers and optimizers.
-struct node *graph_mul_scalar(struct graph *graph, struct node *x, double factor);
-struct node *graph_sum_all(struct graph *graph, struct node *x);
-
 // ---- Metrics on the host (metrics.c): exact, in double ---------------------------------------------
 
 // True when fewer than k classes have a larger score than the label's: ties count as hits.

@@ -163,6 +163,16 @@ struct node *graph_scalar(struct graph *graph, enum dtype dtype, double value)
     return graph_constant(graph, dtype, shape_scalar(), &element);
 }
 
+struct node *graph_mul_scalar(struct graph *graph, struct node *x, double factor)
+{
+    return x ? GRAPH_NODE(graph, OP_MUL, NULL, x, graph_scalar(graph, x->dtype, factor)) : NULL;
+}
+
+struct node *graph_sum_all(struct graph *graph, struct node *x)
+{
+    return GRAPH_NODE(graph, OP_REDUCE_SUM, &(struct op_attr){0}, x);
+}
+
 void graph_output(struct graph *graph, const char *name, struct node *node)
 {
     if (!node) {
@@ -206,9 +216,11 @@ const char *node_text(const struct node *node, char *buffer, size_t size)
     return buffer;
 }
 
+// The mask covers the longest form of an op: rmsprop without momentum has its rate in the place of m.
 static bool writes(const struct node *node, int input)
 {
-    return (op_table[node->op]->writes >> input) & 1;
+    return ((op_table[node->op]->writes >> input) & 1) &&
+           (input == 0 || node->inputs[input]->op == OP_VARIABLE);
 }
 
 static enum status verify_node(const struct graph *graph, const struct node *node, int *writer)

@@ -118,16 +118,6 @@ struct node *apply_activation(struct net *net, struct node *x, enum activation a
     return GRAPH_NODE(net->graph, ops[activation], NULL, x);
 }
 
-struct node *graph_mul_scalar(struct graph *graph, struct node *x, double factor)
-{
-    return x ? GRAPH_NODE(graph, OP_MUL, NULL, x, graph_scalar(graph, x->dtype, factor)) : NULL;
-}
-
-struct node *graph_sum_all(struct graph *graph, struct node *x)
-{
-    return GRAPH_NODE(graph, OP_REDUCE_SUM, &(struct op_attr){0}, x);
-}
-
 void layer_penalty(struct net *net, struct node *weight, double l2)
 {
     struct graph *graph = net->graph;

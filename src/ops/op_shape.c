@@ -95,7 +95,7 @@ static enum status transpose_infer(struct node *node)
     struct shape in = node->inputs[0]->shape, out = {.rank = in.rank};
     unsigned seen = 0;
     for (int i = 0; i < in.rank; i++) {
-        int axis = i < node->attr.axis_count ? node->attr.axes[i] : -1;
+        int axis = node->attr.axis_count == in.rank ? node->attr.axes[i] : -1;
         if (axis < 0 || axis >= in.rank || (seen >> axis & 1)) {
             return FAIL(ERR_MISMATCH,
                         "transpose: entry %d of the permutation is %d, expected each of 0 to %d "

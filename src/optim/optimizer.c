@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "trainer/layers.h"
-
 static double number(const struct config *config, const char *path, double otherwise)
 {
     return config_is_null(config, path) ? otherwise : config_float(config, path);
@@ -37,6 +35,7 @@ static void rmsprop_attributes(const struct config *config, struct op_attr *attr
     attr->beta_2 = config_float(config, "model.optimizer.decay");
     attr->epsilon = config_float(config, "model.optimizer.epsilon");
     attr->alpha = config_float(config, "model.optimizer.momentum");
+    attr->epsilon_outside = config_bool(config, "model.optimizer.epsilon_outside");
     *slots = attr->alpha > 0 ? 2 : 1;
 }
 
@@ -116,6 +115,8 @@ const struct config_field optimizer_fields[] = {
      "Decay of rmsprop's mean square (rho)."},
     {"model.optimizer.epsilon", CONFIG_FLOAT, 0, "0.001", 0, 1, NULL,
      "Added to denominators by rmsprop, adam, adamw, lars and lamb."},
+    {"model.optimizer.epsilon_outside", CONFIG_BOOL, 0, "false", 0, 0, NULL,
+     "rmsprop: divide by sqrt(v) + epsilon as TensorFlow 2.0 to 2.10 without momentum."},
     {"model.optimizer.nesterov", CONFIG_BOOL, CONFIG_NULLABLE, "null", 0, 0, NULL,
      "Nesterov's momentum."},
     {"model.optimizer.beta_1", CONFIG_FLOAT, CONFIG_NULLABLE, "null", 0, 1, NULL,
