@@ -24,7 +24,8 @@ struct value_place {
 struct value {
     enum value_kind kind;
     struct value_place place;
-    bool quoted;          // a string that was quoted
+    const char *raw;      // a scalar as it was typed; NULL for lists and mappings
+    bool quoted;          // it was in quotes
     union {
         bool boolean;
         int64_t integer;
@@ -118,8 +119,6 @@ const char *config_place(const struct config *config, const char *path, char *bu
 
 // params.yaml: every declared key, sorted; re-reads as --config_file to the same result.
 void config_dump(const struct config *config, struct text *out);
-void config_dump_json(const struct config *config, struct text *out);
-uint64_t config_hash(const struct config *config, const char *const *skip_prefixes);
 // The rows with help, defaults and ranges, for --help.
 void config_help(const struct config *config, struct text *out);
 const struct config_field *config_find(const struct config *config, const char *path);  // or NULL

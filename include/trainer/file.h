@@ -10,6 +10,9 @@
 // ERR_NOT_FOUND, ERR_IO; ERR_UNSUPPORTED when it is larger than `limit` bytes.
 enum status file_read(const char *path, size_t limit, uint8_t **data, size_t *size);
 
+// Reads exactly `size` bytes from byte `offset` on. ERR_CORRUPT when the file ends before.
+enum status file_read_at(const char *path, uint64_t offset, void *data, size_t size);
+
 // Writing. Bytes go to a temporary name beside `path` ("path.tmp-PID"); file_commit flushes,
 // fsyncs, renames and fsyncs the directory: a reader sees the old file or the new one, never half.
 // After any failure the writer has to be aborted; abort removes the temporary file.

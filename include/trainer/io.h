@@ -63,7 +63,7 @@ struct bundle_entry {
     const char *name;
     int tf_dtype;
     struct shape shape;
-    uint64_t size;  // bytes
+    uint64_t offset, size;  // bytes, within its data file
 };
 enum status bundle_open(const char *prefix, struct bundle **out);
 void bundle_close(struct bundle *bundle);  // NULL is fine

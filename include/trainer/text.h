@@ -23,7 +23,7 @@ void text_append_number(struct text *text, double value);
 const char *text_get(const struct text *text);  // never NULL
 
 // The entry of `names` (NULL-terminated) nearest to `name` by edit distance, or NULL when none is
-// near enough (distance over a third of the length) to be worth saying.
+// near enough (at most a third of the length, or two) to be worth saying.
 const char *text_nearest(const char *name, const char *const *names);
 // "a, b, c". Appends.
 void text_append_list(struct text *text, const char *const *names);

@@ -90,6 +90,28 @@ enum status file_read(const char *path, size_t limit, uint8_t **data, size_t *si
     return STATUS_OK;
 }
 
+enum status file_read_at(const char *path, uint64_t offset, void *data, size_t size)
+{
+    int fd = injected(EIO) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return io_error("open", path);
+    }
+    enum status status = STATUS_OK;
+    struct stat info;
+    if (fstat(fd, &info) != 0 || (off_t)offset < 0) {
+        status = io_error("inspect", path);
+    } else if (offset > (uint64_t)info.st_size || size > (uint64_t)info.st_size - offset) {
+        status = FAIL(ERR_CORRUPT, "%s: has %lld bytes, expected %zu from byte %llu on: it is cut short",
+                      path, (long long)info.st_size, size, (unsigned long long)offset);
+    } else if (lseek(fd, (off_t)offset, SEEK_SET) < 0) {
+        status = io_error("read", path);
+    } else {
+        status = read_all(fd, path, data, size);
+    }
+    close(fd);
+    return status;
+}
+
 static enum status write_all(int fd, const char *path, const void *data, size_t size)
 {
     const char *bytes = data;

@@ -101,6 +101,10 @@ void text_append_number(struct text *text, double value)
         return;
     }
     char buffer[32];
+    if (fabs(value) < 1e15 && value == floor(value) && (value != 0 || !signbit(value))) {
+        text_printf(text, "%.0f", value);  // 10, where %g would say 1e+01
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(buffer, sizeof buffer, "%.*g", digits, value);
         if (strtod(buffer, NULL) == value) {
@@ -144,7 +148,8 @@ const char *text_nearest(const char *name, const char *const *names)
     size_t least = SIZE_MAX;
     for (; *names; names++) {
         size_t distance = edit_distance(name, *names);
-        if (distance < least && distance <= MAX(strlen(*names) / 3, (size_t)1)) {
+        if (distance < least && distance <= MAX(strlen(*names) / 3, (size_t)2) &&
+            distance < strlen(name)) {
             least = distance;
             best = *names;
         }

@@ -14,7 +14,7 @@ struct node *loss_cross_entropy(struct graph *graph, struct node *logits, struct
 struct node *metric_correct(struct graph *graph, struct node *logits, struct node *labels)
 {
     struct node *predicted = GRAPH_NODE(graph, OP_ARGMAX, NULL, logits);  // (N)
-    return GRAPH_NODE(graph, OP_EQUAL, NULL, predicted, labels);
+    return GRAPH_NODE(graph, OP_EQUAL, &(struct op_attr){.dtype = graph->real}, predicted, labels);
 }
 
 struct node *weighted_sum(struct graph *graph, struct node *values, struct node *weights)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// op_common.c: what the families of ops share: checks of shape rules, bricks of gradient rules, walks.
+// op_common.c: what the families of ops share: checks of shape rules, bricks of gradient rules,
+// walks over strided operands.
 #include "ops_impl.h"
 
 const char *op_name(const struct node *node)

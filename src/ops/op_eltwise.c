@@ -17,7 +17,7 @@ static struct op_walk binary_walk(const struct node *node)
 #define OP_TEMPLATE "op_eltwise_ref.h"
 #include "op_real.h"
 
-// ---- One input ----------------------------------------------------------------------------------------
+// ---- One input ----------------------------------------------------------------------------------
 
 // dx = -dy
 static void neg_gradient(struct graph *graph, struct node *node, struct node *dy, struct node **dx)
@@ -148,7 +148,7 @@ const struct op_def op_def_CAST = {.name = "cast",
                                    .gradient = cast_gradient,
                                    .reference = ref_cast};
 
-// ---- Two inputs ---------------------------------------------------------------------------------------
+// ---- Two inputs ---------------------------------------------------------------------------------
 
 static enum status infer_broadcast(struct node *node, enum dtype dtype)
 {

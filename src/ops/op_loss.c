@@ -33,7 +33,7 @@ REAL_KERNEL(ref_cross_entropy)
 REAL_KERNEL(ref_cross_entropy_grad)
 REAL_KERNEL(ref_dropout)
 
-// ---- softmax ------------------------------------------------------------------------------------------
+// ---- softmax ------------------------------------------------------------------------------------
 
 static enum status softmax_infer(struct node *node)
 {
@@ -69,7 +69,7 @@ const struct op_def op_def_SOFTMAX_GRAD = {.name = "softmax_grad",
                                            .infer = softmax_infer,
                                            .reference = ref_softmax_grad};
 
-// ---- cross-entropy ------------------------------------------------------------------------------------
+// ---- cross-entropy ------------------------------------------------------------------------------
 
 static enum status expect_labels(const struct node *node)
 {
@@ -132,7 +132,7 @@ const struct op_def op_def_CROSS_ENTROPY_GRAD = {.name = "cross_entropy_grad",
                                                  .reference = ref_cross_entropy_grad,
                                                  .flops = cross_entropy_flops};
 
-// ---- dropout ------------------------------------------------------------------------------------------
+// ---- dropout ------------------------------------------------------------------------------------
 
 static enum status dropout_infer(struct node *node)
 {

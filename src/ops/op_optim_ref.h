@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // op_optim_ref.h: updates of variables for the element type T. See op_real.h.
 // Hyperparameters are combined in double and rounded once; elements are computed in T.
-// Every w, dw, m, v has the shape of the variable. A learning rate that is NaN leaves everything as it
-// was: so a step whose loss is not finite is left out.
+// Every w, dw, m, v has the shape of the variable.
 
 static double FN(norm)(const T *x, int64_t count)
 {

@@ -55,7 +55,7 @@ static void dense_strides(struct shape shape, int64_t *stride)
     }
 }
 
-// ---- reshape ------------------------------------------------------------------------------------------
+// ---- reshape ------------------------------------------------------------------------------------
 
 static enum status reshape_infer(struct node *node)
 {
@@ -88,7 +88,7 @@ const struct op_def op_def_RESHAPE = {.name = "reshape",
                                       .gradient = reshape_gradient,
                                       .reference = ref_reshape};
 
-// ---- transpose ----------------------------------------------------------------------------------------
+// ---- transpose ----------------------------------------------------------------------------------
 
 static enum status transpose_infer(struct node *node)
 {
@@ -140,7 +140,7 @@ const struct op_def op_def_TRANSPOSE = {.name = "transpose",
                                         .gradient = transpose_gradient,
                                         .reference = ref_transpose};
 
-// ---- broadcast ----------------------------------------------------------------------------------------
+// ---- broadcast ----------------------------------------------------------------------------------
 
 static enum status broadcast_infer(struct node *node)
 {
@@ -175,7 +175,7 @@ const struct op_def op_def_BROADCAST = {.name = "broadcast",
                                         .gradient = broadcast_gradient,
                                         .reference = ref_broadcast};
 
-// ---- slice and pad: each the other's gradient ---------------------------------------------------------
+// ---- slice and pad: each the other's gradient ---------------------------------------------------
 
 // The offset of element `start` and the walk of the inner box of a tensor of shape `outer`.
 static int64_t box_walk(struct shape outer, struct shape box, const int64_t *start,
@@ -278,7 +278,7 @@ const struct op_def op_def_PAD = {.name = "pad",
                                   .gradient = pad_gradient,
                                   .reference = ref_pad};
 
-// ---- concat -------------------------------------------------------------------------------------------
+// ---- concat -------------------------------------------------------------------------------------
 
 static enum status concat_infer(struct node *node)
 {

@@ -11,7 +11,7 @@
 #include "trainer/ops.def"
 #undef OP
 
-// ---- Shape rules: each failure names the op, what was expected and what came --------------------------
+// ---- Shape rules: each failure names the op, what was expected and what came --------------------
 
 const char *op_name(const struct node *node);
 // Inputs 0 to count - 1 all have one real dtype.
@@ -28,7 +28,7 @@ enum status op_result(struct node *node, enum dtype dtype, struct shape shape);
 // Input 0 is real; the result is like it.
 enum status op_infer_like(struct node *node);
 
-// ---- Gradient rules -----------------------------------------------------------------------------------
+// ---- Gradient rules -----------------------------------------------------------------------------
 
 // A node of op `id` without attributes in `graph`.
 #define NODE(id, ...) GRAPH_NODE(graph, OP_##id, NULL, __VA_ARGS__)
@@ -38,7 +38,7 @@ struct node *op_reshape(struct graph *graph, struct node *x, struct shape shape)
 // The transpose of broadcasting from `shape`: sums dy over the dimensions that were repeated.
 struct node *op_sum_to(struct graph *graph, struct node *dy, struct shape shape);
 
-// ---- Reference kernels --------------------------------------------------------------------------------
+// ---- Reference kernels --------------------------------------------------------------------------
 
 // Kernels are written once for the element type T in a file op_<family>_ref.h, named FN(name);
 // op_real.h includes it for float and for double. This makes `name`, which picks by input 0.
