@@ -225,9 +225,8 @@ static void network_release(struct network_graph *g, struct graph_run *run)
     variables_release(&g->variables);
 }
 
-static void network_fill(struct graph_run *run, struct variables *variables, int threads_free)
+static void network_fill(struct graph_run *run, const struct variables *variables)
 {
-    (void)threads_free;
     for (int i = 0; i < variables->count; i++) {
         const struct variable *v = variables->items[i];
         int64_t count = shape_count(v->shape);
@@ -273,7 +272,7 @@ static void compare_network(const struct network *row, const struct cpu_kernels 
     for (int i = 0; i < 2; i++) {
         network_build(&g[i], row, true);
         open_run(&run[i], i ? "cpu" : "ref", &g[i].graph, i ? row->threads : 1, i ? kernels : NULL);
-        network_fill(&run[i], &g[i].variables, 0);
+        network_fill(&run[i], &g[i].variables);
         assert_ok(run_step(&run[i]));
     }
     for (int i = 0; i < g[0].graph.output_count; i++) {
@@ -310,7 +309,7 @@ static void test_same_again(void **state)
         struct graph_run run;
         network_build(&g, &networks[n], true);
         open_run(&run, "cpu", &g.graph, 2, NULL);
-        network_fill(&run, &g.variables, 0);
+        network_fill(&run, &g.variables);
         assert_ok(run_step(&run));
         void *first[32];
         for (int i = 0; i < g.graph.output_count; i++) {
@@ -344,7 +343,7 @@ static void test_batch_does_not_matter(void **state)
         for (int i = 0; i < 2; i++) {
             network_build(&g[i], &row[i], false);
             open_run(&run[i], "cpu", &g[i].graph, 2, NULL);
-            network_fill(&run[i], &g[i].variables, 0);
+            network_fill(&run[i], &g[i].variables);
         }
         assert_ok(run_step(&run[0]));
         size_t image = node_bytes(g[1].graph.inputs[0]), result = node_bytes(g[1].graph.outputs[0]);
@@ -358,39 +357,70 @@ static void test_batch_does_not_matter(void **state)
     }
 }
 
-// Small integers are exact in every order of sums: all windows tie, and all bits must agree.
+// Two pooled convolutions of small integers: every sum is exact, many windows tie, and the gradients
+// tell which element won. All bits must agree with the reference kernels.
+static void ties_build(struct network_graph *g)
+{
+    struct graph *graph = &g->graph;
+    variables_init(&g->variables);
+    graph_init(graph, &g->variables, DTYPE_F32);
+    net_init(&g->net, graph, false, 1);
+    struct node *x = graph_input(graph, "x", DTYPE_F32, SHAPE(3, 15, 14, 1));
+    for (int i = 0; i < 2; i++) {
+        x = layer_conv2d(&g->net, x, &(struct conv2d_options){
+            .filters = 8 << i, .kernel = {3, 3}, .padding = PADDING_SAME,
+            .activation = ACTIVATION_RELU});
+        x = layer_max_pool2d(&g->net, x, &(struct pool2d_options){.window = {2, 2}});
+    }
+    struct node *weight = graph_input(graph, "weight", DTYPE_F32, x->shape);
+    struct node *loss = graph_sum_all(graph, GRAPH_NODE(graph, OP_MUL, NULL, x, weight));
+    graph_output(graph, "loss", loss);
+    struct node *wrt[4], *gradients[4];
+    for (int i = 0; i < 4; i++) {
+        wrt[i] = graph_variable(graph, g->variables.items[i]);
+    }
+    graph_gradients(graph, loss, wrt, 4, gradients);
+    for (int i = 0; i < 4; i++) {
+        graph_output(graph, arena_printf(&graph->arena, "d%d", i), gradients[i]);
+    }
+}
+
+static void fill_integers(float *data, int64_t count, uint32_t salt, int range)
+{
+    for (int64_t i = 0; i < count; i++) {
+        data[i] = (float)((int)(rng_u32(3, RNG_SYNTHETIC, salt, 0, (uint64_t)i) % (uint32_t)range) -
+                          range / 2);
+    }
+}
+
 static void test_ties(void **state)
 {
     (void)state;
-    for (size_t n = 0; n < ARRAY_COUNT(networks); n++) {
-        if (!networks[n].pool || networks[n].window == 3) {
-            continue;  // Winograd's sixths are not exact
-        }
+    const struct cpu_kernels *sets[3];
+    int set_count = kernel_sets(sets);
+    for (int s = 0; s < set_count; s++) {
         struct network_graph g[2];
         struct graph_run run[2];
         for (int i = 0; i < 2; i++) {
-            network_build(&g[i], &networks[n], true);
-            open_run(&run[i], i ? "cpu" : "ref", &g[i].graph, 1, NULL);
-            network_fill(&run[i], &g[i].variables, 0);
-            for (int v = 0; v < g[i].variables.count; v++) {
+            ties_build(&g[i]);
+            open_run(&run[i], i ? "cpu" : "ref", &g[i].graph, 1, i ? sets[s] : NULL);
+            for (int v = 0; v < 4; v++) {
                 const struct variable *w = g[i].variables.items[v];
-                int64_t count = shape_count(w->shape);
-                float *data = MEM_NEW_ARRAY(float, count);
-                for (int64_t k = 0; k < count; k++) {
-                    data[k] = (float)((k * 7 + v) % 3 - 1) / 64;
-                }
+                float *data = MEM_NEW_ARRAY(float, shape_count(w->shape));
+                fill_integers(data, shape_count(w->shape), (uint32_t)v, 3);
                 assert_ok(run[i].backend->state_put(run[i].state, w, data));
                 mem_free(data);
             }
-            float *x = run_feed(&run[i], "x");
-            for (int64_t k = 0; k < shape_count(g[i].graph.inputs[0]->shape); k++) {
-                x[k] = 1;
+            for (int f = 0; f < 2; f++) {
+                fill_integers(run[i].feeds[f], shape_count(g[i].graph.inputs[f]->shape),
+                              (uint32_t)(10 + f), 3);
             }
             assert_ok(run_step(&run[i]));
         }
         for (int o = 0; o < g[0].graph.output_count; o++) {
-            int64_t count = shape_count(g[0].graph.outputs[o]->shape);
-            assert_true(difference(run[1].fetches[o], run[0].fetches[o], count) < 1e-6);
+            for (int64_t k = 0; k < shape_count(g[0].graph.outputs[o]->shape); k++) {
+                assert_true(((float *)run[0].fetches[o])[k] == ((float *)run[1].fetches[o])[k]);
+            }
         }
         network_release(&g[0], &run[0]);
         network_release(&g[1], &run[1]);
@@ -408,7 +438,7 @@ static void test_nan_spreads(void **state)
         struct graph_run run;
         network_build(&g, &row, false);
         open_run(&run, "cpu", &g.graph, 2, NULL);
-        network_fill(&run, &g.variables, 0);
+        network_fill(&run, &g.variables);
         float *x = run.feeds[0];
         int64_t middle = (row.size / 2 * row.size + row.size / 2) * row.channels;
         x[row.stride == 1 ? middle : 0] = NAN;  // a stride may pass over the middle
@@ -431,7 +461,7 @@ static void test_no_fallback(void **state)
         struct text text = {0};
         network_build(&g, &networks[n], true);
         open_run(&run, "cpu", &g.graph, 1, NULL);
-        network_fill(&run, &g.variables, 0);
+        network_fill(&run, &g.variables);
         run.backend->exec_report(run.exec, &text);
         assert_non_null(strstr(text_get(&text), ", 0 on reference kernels"));
         text_release(&text);
@@ -450,7 +480,7 @@ static void test_fallback_is_open(void **state)
     variables_init(&variables);
     graph_init(&graph, &variables, DTYPE_F32);
     struct node *x = graph_input(&graph, "x", DTYPE_F32, SHAPE(2, 3));
-    struct op_attr attr = {.axes = {1, 0}};
+    struct op_attr attr = {.axes = {1, 0}, .axis_count = 2};
     graph_output(&graph, "y", GRAPH_NODE(&graph, OP_TRANSPOSE, &attr, x));
     open_run(&run, "cpu", &graph, 1, NULL);
     for (int i = 0; i < 6; i++) {

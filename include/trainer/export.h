@@ -25,9 +25,6 @@ struct checkpoint_info {
     enum optimizer_layout layout;
     int64_t iterations;
     double learning_rate;
-    const struct layer_weight *hyper;       // unused by LAYOUT_KERAS
-    const double *hyper_values;
-    int hyper_count;
     const char *state_json;  // what only this program needs for an exact resume; NULL = none
 };
 
@@ -39,7 +36,7 @@ enum status checkpoint_save(const char *prefix, const struct checkpoint_info *in
 struct checkpoint_loaded {
     int64_t iterations;      // -1 when the file has none
     char *state_json;        // NULL for files of other programs. Caller frees with mem_free.
-    bool has_slots;          // all slots were found
+    bool has_slots;          // all slots were found and loaded; true when there are none
 };
 // Loads by the object graph (either optimizer layout, Keras 3's names too), or by variable names.
 // Every weight must be there with its shape: else ERR_MISMATCH names the first difference and

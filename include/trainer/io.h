@@ -105,6 +105,7 @@ struct object_node {
 void object_graph_init(struct object_graph *graph);  // with a root
 void object_graph_release(struct object_graph *graph);
 int object_add(struct object_graph *graph, int parent, const char *name);  // new child; its id
+int object_add_orphan(struct object_graph *graph);  // known only by a slot; its id
 void object_link(struct object_graph *graph, int parent, const char *name, int child);
 // Makes the node a variable with checkpoint key "<path>/.ATTRIBUTES/VARIABLE_VALUE".
 void object_set_variable(struct object_graph *graph, int node, const char *path,
@@ -149,5 +150,8 @@ enum status npy_write(const char *path, enum dtype dtype, struct shape shape, co
 // Reads a file that is plain or gzip (by its first bytes; several members are fine) into memory.
 // At most `limit` bytes after unpacking. Caller frees *data with mem_free.
 enum status gzip_read(const char *path, size_t limit, uint8_t **data, size_t *size);
+// The same for gzip bytes in memory; `where` is for messages.
+enum status gzip_unpack(const char *where, const uint8_t *packed, size_t packed_size, size_t limit,
+                        uint8_t **data, size_t *size);
 
 #endif

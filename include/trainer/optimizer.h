@@ -14,8 +14,12 @@ struct optimizer_def {
     const char *keras_name;  // "Adam": the class that a checkpoint's optimizer belongs to
     const char *help;
     enum op op;
-    // Slots in Keras' order; NULL-terminated. `legacy_slots` are the names of TF 2.0-2.10.
+    // Slots, NULL-terminated, by the names of TensorFlow 2.0 to 2.10.
     const char *slots[3];
+    // How Keras 2.11 and later keeps them: the list of each slot, and whether its list of all variables
+    // goes slot by slot (else weight by weight).
+    const char *keras_lists[3];
+    bool keras_by_slot;
     bool needs_step;
     // Fills the op's hyperparameters; the slot list may be shortened (*slot_count).
     void (*attributes)(const struct config *config, struct op_attr *attr, int *slot_count);

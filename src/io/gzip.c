@@ -65,6 +65,20 @@ static enum status inflate_all(const char *path, const uint8_t *packed, size_t p
     return status;
 }
 
+enum status gzip_unpack(const char *where, const uint8_t *packed, size_t packed_size, size_t limit,
+                        uint8_t **data, size_t *size)
+{
+    enum status status = inflate_all(where, packed, packed_size, limit, data, size);
+    if (status != STATUS_OK) {
+        mem_free(*data);
+        *data = NULL;
+        *size = 0;
+        return status;
+    }
+    (*data)[*size] = 0;
+    return STATUS_OK;
+}
+
 enum status gzip_read(const char *path, size_t limit, uint8_t **data, size_t *size)
 {
     uint8_t *raw;
@@ -77,14 +91,7 @@ enum status gzip_read(const char *path, size_t limit, uint8_t **data, size_t *si
         *size = raw_size;
         return STATUS_OK;
     }
-    enum status status = inflate_all(path, raw, raw_size, limit, data, size);
+    enum status status = gzip_unpack(path, raw, raw_size, limit, data, size);
     mem_free(raw);
-    if (status != STATUS_OK) {
-        mem_free(*data);
-        *data = NULL;
-        *size = 0;
-        return status;
-    }
-    (*data)[*size] = 0;
-    return STATUS_OK;
+    return status;
 }

@@ -7,7 +7,7 @@
 
 #include "trainer/io.h"
 
-static int node_new(struct object_graph *graph)
+int object_add_orphan(struct object_graph *graph)
 {
     struct object_node *node = ARENA_NEW(&graph->arena, struct object_node);
     node->id = graph->count;
@@ -20,7 +20,7 @@ void object_graph_init(struct object_graph *graph)
 {
     *graph = (struct object_graph){0};
     arena_init(&graph->arena);
-    (void)node_new(graph);
+    (void)object_add_orphan(graph);
 }
 
 void object_graph_release(struct object_graph *graph)
@@ -44,7 +44,7 @@ void object_link(struct object_graph *graph, int parent, const char *name, int c
 
 int object_add(struct object_graph *graph, int parent, const char *name)
 {
-    int child = node_new(graph);
+    int child = object_add_orphan(graph);
     object_link(graph, parent, name, child);
     return child;
 }
@@ -182,7 +182,7 @@ enum status object_graph_decode(const char *where, const void *bytes, size_t siz
     }
     bool good = !reader.damaged && count > 0;
     while (good && out->count < count) {  // ids may point forward: all nodes first
-        (void)node_new(out);
+        (void)object_add_orphan(out);
     }
     wire_open(&reader, bytes, size);
     for (int id = 0; good && wire_next(&reader);) {

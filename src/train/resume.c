@@ -349,7 +349,12 @@ static enum status load_one(struct session *session, const char *prefix, bool tr
     enum status status = checkpoint_load(prefix, &info, &store, &loaded, &report);
     LOG_NOTE("%s", text_get(&report));
     text_release(&report);
-    if (status == STATUS_OK && training && loaded.state_json) {
+    if (status == STATUS_OK && training && loaded.state_json && !loaded.has_slots) {
+        status = FAIL(ERR_MISMATCH,
+                      "%s: was saved with another optimizer than %s; give another --model_dir, and "
+                      "train.init_checkpoint to start from these weights", prefix,
+                      info.optimizer->name);
+    } else if (status == STATUS_OK && training && loaded.state_json) {
         status = decode_state(session, prefix, loaded.state_json);
     } else if (status == STATUS_OK && loaded.iterations >= 0) {
         session->step = loaded.iterations;

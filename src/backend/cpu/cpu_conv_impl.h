@@ -15,7 +15,7 @@ static const float zero_pixel[CPU_DEPTH_MAX];
 INLINE int64_t block_rows(const struct cpu_conv_task *task, int64_t rows, int64_t width,
                           int64_t depth)
 {
-    int64_t points = MAX((int64_t)48, MIN((int64_t)256, 32768 / depth));
+    int64_t points = MAX((int64_t)48, MIN((int64_t)256, 32768 / MAX(depth, (int64_t)1)));
     int64_t count = MAX((int64_t)1, points / width);
     count = task->pool ? (count + 1) / 2 * 2 : count;
     return MIN(count, rows);

@@ -97,8 +97,10 @@ static void add_step(struct exec *exec, const struct node *node)
     if (exec->graph->real == DTYPE_F32) {
         const struct cpu_group *fused = exec->groups[node->id];
         cpu_rule *rule = fused ? fused->rule : rules[node->op];
-        bool planned = rule && rule(exec, node, &step);
+        struct step plan = step;
+        bool planned = rule && rule(exec, node, &plan);
         CHECK(planned || !fused, "a fused group was formed that has no kernel");
+        step = planned ? plan : step;
     }
     GROW(exec->steps, exec->step_count, exec->step_capacity);
     exec->steps[exec->step_count++] = step;
