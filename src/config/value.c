@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// value.c: trees of values: look-up, and writing them as YAML or JSON that reads back the same.
-#include <ctype.h>
-#include <math.h>
+// value.c: trees of values: building, look-up, comparing, and places in messages.
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config_impl.h"
@@ -25,189 +22,173 @@ const struct value *value_find(const struct value *map, const char *key)
     return NULL;
 }
 
-// The shortest text that reads back as the same double, and as a float: with a dot or an exponent.
-static void dump_number(struct text *out, double value)
+struct value *value_new(struct arena *arena, enum value_kind kind, struct value_place place)
 {
-    if (isnan(value) || isinf(value)) {
-        text_append(out, isnan(value) ? ".nan" : value > 0 ? ".inf" : "-.inf");
-        return;
-    }
-    size_t start = out->size;
-    text_append_number(out, value);
-    const char *text = out->data + start, *exponent = strchr(text, 'e');
-    if (!strchr(text, '.') && !exponent) {
-        text_append(out, ".0");
-    } else if (exponent && !strchr(text, '.')) {  // 1e-05 as 1.0e-05: PyYAML's form
-        char tail[16];
-        snprintf(tail, sizeof tail, "%s", exponent);
-        out->size = (size_t)(exponent - out->data);
-        text_printf(out, ".0%s", tail);
-    }
+    struct value *value = ARENA_NEW(arena, struct value);
+    value->kind = kind;
+    value->place = place;
+    return value;
 }
 
-// A plain scalar must read back as the same string: not as another type, not as syntax.
-static bool needs_quotes(const char *text)
+// Arrays of a tree have room for the next power of two: full exactly when the count is one, or 0.
+static bool is_full(int count)
 {
-    struct value resolved;
-    size_t size = strlen(text);
-    if (!size || isspace((unsigned char)text[0]) || isspace((unsigned char)text[size - 1]) ||
-        strchr("-?:,[]{}#&*!|>'\"%@`=<", text[0])) {
-        return true;
+    return (count & (count - 1)) == 0;
+}
+
+static void *grown(struct arena *arena, const void *items, int count, size_t size)
+{
+    void *more = arena_alloc(arena, size * (size_t)MAX(2 * count, 1));
+    if (count) {
+        memcpy(more, items, size * (size_t)count);
     }
-    for (const char *c = text; *c; c++) {
-        bool breaks = (*c == ':' && (!c[1] || c[1] == ' ')) || (*c == '#' && c[-1] == ' ');
-        if (breaks || (unsigned char)*c < 0x20 || strchr(",[]{}", *c)) {
-            return true;
+    return more;
+}
+
+void value_list_append(struct arena *arena, struct value *list, struct value *item)
+{
+    int count = list->list.count++;
+    if (is_full(count)) {
+        list->list.items = grown(arena, list->list.items, count, sizeof *list->list.items);
+    }
+    list->list.items[count] = item;
+}
+
+void value_map_append(struct arena *arena, struct value *map, const char *key,
+                      struct value_place place, struct value *item)
+{
+    struct value_map *m = &map->map;
+    int count = m->count++;
+    if (is_full(count)) {
+        m->keys = grown(arena, m->keys, count, sizeof *m->keys);
+        m->key_places = grown(arena, m->key_places, count, sizeof *m->key_places);
+        m->items = grown(arena, m->items, count, sizeof *m->items);
+    }
+    m->keys[count] = key;
+    m->key_places[count] = place;
+    m->items[count] = item;
+}
+
+struct value *value_copy(struct arena *arena, const struct value *from)
+{
+    struct value_place place = from->place;
+    place.source = place.source ? arena_strdup(arena, place.source) : NULL;
+    struct value *to = value_new(arena, from->kind, place);
+    if (from->kind == VALUE_LIST) {
+        for (int i = 0; i < from->list.count; i++) {
+            value_list_append(arena, to, value_copy(arena, from->list.items[i]));
+        }
+    } else if (from->kind == VALUE_MAP) {
+        for (int i = 0; i < from->map.count; i++) {
+            struct value_place key_place = from->map.key_places[i];
+            key_place.source = place.source;
+            value_map_append(arena, to, arena_strdup(arena, from->map.keys[i]), key_place,
+                             value_copy(arena, from->map.items[i]));
+        }
+    } else {
+        *to = *from;
+        to->place = place;
+        to->raw = from->raw ? arena_strdup(arena, from->raw) : NULL;
+        if (from->kind == VALUE_STRING) {
+            to->string = arena_strdup(arena, from->string);
         }
     }
-    return value_resolve_scalar(text, &resolved) != STATUS_OK || resolved.kind != VALUE_STRING;
+    return to;
 }
 
-static void dump_string(struct text *out, const char *text)
+bool value_equal(const struct value *a, const struct value *b)
 {
-    bool control = false;
-    for (const char *c = text; *c; c++) {
-        control |= (unsigned char)*c < 0x20;
+    if (a->kind != b->kind) {
+        return false;
     }
-    if (control) {
-        text_append_json(out, text);  // double quotes: JSON's escapes are YAML's
-    } else if (needs_quotes(text)) {
-        text_append(out, "'");
-        for (const char *c = text; *c; c++) {
-            text_append_bytes(out, c, 1);
-            if (*c == '\'') {
-                text_append(out, "'");
+    switch (a->kind) {
+    case VALUE_NULL: return true;
+    case VALUE_BOOL: return a->boolean == b->boolean;
+    case VALUE_INT: return a->integer == b->integer;
+    case VALUE_FLOAT:  // a NaN is the same as a NaN, 0.0 is not -0.0
+        return (a->number != a->number && b->number != b->number) ||
+               memcmp(&a->number, &b->number, sizeof a->number) == 0;
+    case VALUE_STRING: return strcmp(a->string, b->string) == 0;
+    case VALUE_LIST:
+        for (int i = 0; a->list.count == b->list.count && i < a->list.count; i++) {
+            if (!value_equal(a->list.items[i], b->list.items[i])) {
+                return false;
             }
         }
-        text_append(out, "'");
-    } else {
-        text_append(out, text);
-    }
-}
-
-static void dump_scalar(struct text *out, const struct value *value)
-{
-    switch (value->kind) {
-    case VALUE_NULL: text_append(out, "null"); break;
-    case VALUE_BOOL: text_append(out, value->boolean ? "true" : "false"); break;
-    case VALUE_INT: text_printf(out, "%lld", (long long)value->integer); break;
-    case VALUE_FLOAT: dump_number(out, value->number); break;
-    default: dump_string(out, value->string); break;
-    }
-}
-
-static bool is_container(const struct value *value)
-{
-    return value->kind == VALUE_LIST || value->kind == VALUE_MAP;
-}
-
-static bool is_flow(const struct value *value)
-{
-    if (value->kind == VALUE_MAP) {
-        return value->map.count == 0;
-    }
-    for (int i = 0; i < value->list.count; i++) {
-        if (is_container(value->list.items[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void dump_flow(struct text *out, const struct value *value)
-{
-    if (value->kind == VALUE_MAP) {
-        text_append(out, "{}");
-        return;
-    }
-    text_append(out, "[");
-    for (int i = 0; i < value->list.count; i++) {
-        text_append(out, i ? ", " : "");
-        dump_scalar(out, value->list.items[i]);
-    }
-    text_append(out, "]");
-}
-
-// What follows "key:" or "-".
-static void dump_after(struct text *out, const struct value *value, int indent)
-{
-    if (!is_container(value)) {
-        text_append(out, " ");
-        dump_scalar(out, value);
-        text_append(out, "\n");
-    } else if (is_flow(value)) {
-        text_append(out, " ");
-        dump_flow(out, value);
-        text_append(out, "\n");
-    } else {
-        text_append(out, "\n");
-        value_dump_yaml(out, value, indent);
-    }
-}
-
-struct sorted_key {
-    const char *key;
-    const struct value *item;
-};
-
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(((const struct sorted_key *)a)->key, ((const struct sorted_key *)b)->key);
-}
-
-void value_dump_yaml(struct text *out, const struct value *value, int indent)
-{
-    if (!is_container(value) || is_flow(value)) {
-        text_printf(out, "%*s", indent, "");
-        is_container(value) ? dump_flow(out, value) : dump_scalar(out, value);
-        text_append(out, "\n");
-        return;
-    }
-    if (value->kind == VALUE_LIST) {
-        for (int i = 0; i < value->list.count; i++) {
-            text_printf(out, "%*s-", indent, "");
-            dump_after(out, value->list.items[i], indent + 2);
-        }
-        return;
-    }
-    int count = value->map.count;
-    struct sorted_key *keys = MEM_NEW_ARRAY(struct sorted_key, count);
-    for (int i = 0; i < count; i++) {
-        keys[i] = (struct sorted_key){value->map.keys[i], value->map.items[i]};
-    }
-    qsort(keys, (size_t)count, sizeof *keys, compare_keys);
-    for (int i = 0; i < count; i++) {
-        text_printf(out, "%*s", indent, "");
-        dump_string(out, keys[i].key);
-        text_append(out, ":");
-        dump_after(out, keys[i].item, indent + 2);
-    }
-    mem_free(keys);
-}
-
-void value_dump_json(struct text *out, const struct value *value)
-{
-    switch (value->kind) {
-    case VALUE_STRING: text_append_json(out, value->string); break;
-    case VALUE_FLOAT: text_append_number(out, value->number); break;
-    case VALUE_LIST:
-        text_append(out, "[");
-        for (int i = 0; i < value->list.count; i++) {
-            text_append(out, i ? ", " : "");
-            value_dump_json(out, value->list.items[i]);
-        }
-        text_append(out, "]");
-        break;
+        return a->list.count == b->list.count;
     case VALUE_MAP:
-        text_append(out, "{");
-        for (int i = 0; i < value->map.count; i++) {
-            text_append(out, i ? ", " : "");
-            text_append_json(out, value->map.keys[i]);
-            text_append(out, ": ");
-            value_dump_json(out, value->map.items[i]);
+        for (int i = 0; a->map.count == b->map.count && i < a->map.count; i++) {
+            const struct value *other = value_find(b, a->map.keys[i]);
+            if (!other || !value_equal(a->map.items[i], other)) {
+                return false;
+            }
         }
-        text_append(out, "}");
-        break;
-    default: dump_scalar(out, value); break;
+        return a->map.count == b->map.count;
     }
+    return false;
+}
+
+// ---- Text ---------------------------------------------------------------------------------------
+
+int utf8_decode(const char *text, uint32_t *code)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // by length: no longer forms
+    const unsigned char *byte = (const unsigned char *)text;
+    int length = *byte < 0x80             ? 1
+                 : (*byte & 0xe0) == 0xc0 ? 2
+                 : (*byte & 0xf0) == 0xe0 ? 3
+                 : (*byte & 0xf8) == 0xf0 ? 4
+                                          : 0;
+    *code = length > 1 ? *byte & (0x7fu >> length) : *byte;
+    for (int i = 1; i < length; i++) {
+        if ((byte[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+        *code = *code << 6 | (byte[i] & 0x3f);
+    }
+    bool surrogate = *code >= 0xd800 && *code <= 0xdfff;
+    return length && *code >= least[length] && *code <= 0x10ffff && !surrogate ? length : 0;
+}
+
+enum status value_check_text(const char *source, const char *text)
+{
+    struct value_place place = {source, 0, 1};
+    uint32_t code;
+    if (strlen(text) > VALUE_TEXT_LIMIT) {
+        return FAIL(ERR_USAGE, "%s: has %zu bytes, more than the limit of %d", source, strlen(text),
+                    VALUE_TEXT_LIMIT);
+    }
+    for (int length; *text; text += length, place.column++) {
+        length = utf8_decode(text, &code);
+        if (!length) {
+            return fail_at(place, "the byte 0x%02x is not valid UTF-8", (unsigned char)*text);
+        }
+    }
+    return STATUS_OK;
+}
+
+void place_text(struct value_place place, struct text *out)
+{
+    const char *source = place.source ? place.source : "default";
+    if (place.line > 0) {
+        text_printf(out, "%s:%d:%d", source, place.line, place.column);
+    } else if (place.column > 0) {
+        text_printf(out, "%s, at %d", source, place.column);
+    } else {
+        text_append(out, source);
+    }
+}
+
+enum status fail_at(struct value_place place, const char *format, ...)
+{
+    struct text where = {0};
+    char message[ERROR_MESSAGE_SIZE];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    place_text(place, &where);
+    enum status status = FAIL(ERR_USAGE, "%s: %s", text_get(&where), message);
+    text_release(&where);
+    return status;
 }

@@ -27,6 +27,12 @@ static double learning_rate(const struct op_call *call)
                                                          : (double)*(const float *)call->in[input];
 }
 
+// What tf.cast makes of a Python number: a float32, whatever it is cast to.
+static double as_cast(double value)
+{
+    return (double)(float)value;
+}
+
 #define OP_TEMPLATE "op_optim_ref.h"
 #include "op_real.h"
 REAL_KERNEL(ref_assign_add)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // op_optim_ref.h: updates of variables for the element type T. See op_real.h.
-// Hyperparameters are combined in double and rounded once; elements are computed in T.
+// Hyperparameters are combined in double and rounded once; elements are computed in T. Where Keras casts
+// one to a tensor (momentum, the betas of the powers, weight decay) tf.cast makes it float32 first, in
+// float64 runs too: as_cast does the same.
 // Every w, dw, m, v has the shape of the variable.
 
 static double FN(norm)(const T *x, int64_t count)
@@ -15,7 +17,7 @@ static double FN(norm)(const T *x, int64_t count)
 // w -= lr * weight_decay * w
 static void FN(decay)(const struct op_call *call, double lr)
 {
-    T *w = call->out, factor = (T)(lr * call->node->attr.weight_decay);
+    T *w = call->out, factor = (T)(lr * as_cast(call->node->attr.weight_decay));
     int64_t count = factor == 0 ? 0 : shape_count(call->node->shape);
     for (int64_t i = 0; i < count; i++) {
         w[i] -= factor * w[i];
@@ -51,7 +53,7 @@ static enum status FN(update_momentum)(const struct op_call *call)
     double rate = learning_rate(call);
     bool nesterov = call->node->attr.nesterov;
     T *w = call->out, *m = op_written(call, 2), lr = (T)rate;
-    const T *dw = call->in[1], alpha = (T)call->node->attr.alpha;
+    const T *dw = call->in[1], alpha = (T)as_cast(call->node->attr.alpha);
     int64_t count = shape_count(call->node->shape);
     FN(decay)(call, rate);
     for (int64_t i = 0; i < count; i++) {
@@ -102,7 +104,9 @@ static enum status FN(update_adam)(const struct op_call *call)
     double rate = learning_rate(call), t = (double)*(const int64_t *)call->in[5] + 1;
     T *w = call->out;
     const T *m = call->in[2], *v = call->in[3], epsilon = (T)attr->epsilon;
-    const T alpha = (T)(rate * sqrt(1 - pow(attr->beta_2, t)) / (1 - pow(attr->beta_1, t)));
+    const double power_1 = pow(as_cast(attr->beta_1), t);
+    const double power_2 = pow(as_cast(attr->beta_2), t);
+    const T alpha = (T)(rate * sqrt(1 - power_2) / (1 - power_1));
     int64_t count = shape_count(call->node->shape);
     FN(decay)(call, rate);
     FN(moments)(call);

@@ -17,7 +17,8 @@ void step_graph_release(struct step_graph *step)
 static struct node *scale_bytes(struct graph *graph, struct node *image)
 {
     struct node *real = GRAPH_NODE(graph, OP_CAST, &(struct op_attr){.dtype = graph->real}, image);
-    return graph_mul_scalar(graph, real, 1.0 / 255);
+    // Divided, not multiplied by 1/255: the same bits as TensorFlow's images / 255.
+    return GRAPH_NODE(graph, OP_DIV, NULL, real, graph_scalar(graph, graph->real, 255));
 }
 
 static struct shape batch_shape(struct shape example, int rows)
