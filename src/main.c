@@ -30,7 +30,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: %s%s%s%s\n", status == ERR_INTERRUPTED ? "stopped" : "error",
                 error->message, details ? " [" : "", details ? error->trail : "",
                 details ? "]" : "");
-    } else if (fflush(stdout) != 0) {
+    } else if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "error: standard output could not be written\n");
         status = ERR_IO;
     }

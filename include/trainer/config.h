@@ -13,8 +13,9 @@
 enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_FLOAT, VALUE_STRING, VALUE_LIST, VALUE_MAP };
 const char *value_kind_name(enum value_kind kind);  // "null", "true or false", "an integer", ...
 
-// Where a value was said, for messages: "gpu.yaml", line 12, column 3. For an override the line is 0
-// and the column is the position (1-based) in its text; for a default both are 0.
+// Where a value was said, for messages: "gpu.yaml", line 12, column 3. For an option's text the line
+// is 0 and the column is the position in it (in characters, from 1); for a flag and for a default
+// both are 0. A value that came by an alias has the place of the alias.
 struct value_place {
     const char *source;
     int line, column;
@@ -45,12 +46,15 @@ struct value {
 };
 
 // YAML 1.1 scalars as PyYAML resolves them, plus 1e-4 and 1.5e3 as floats (see docs/config.md).
-// Limits: 1 MiB of text, 64 levels, 10,000 nodes after aliases are expanded; duplicate keys, tags
-// other than the core ones, and several documents are errors. ERR_USAGE with source, line, column.
+// Limits: 1 MiB of text, 64 levels, 10,000 values and 4 MiB of strings after aliases are expanded;
+// duplicate keys, merge keys (<<), tags other than the core ones, and several documents are errors.
+// An empty text is null. ERR_USAGE with source, line, column.
 enum status value_load_yaml(struct arena *arena, const char *source, const char *text, size_t size,
                             struct value **out);
-// A file, or the text of --config_file / --params_override: "a.b=c,d=e", a YAML or JSON mapping, or
-// a file name. Dotted keys become nested mappings. `*out` is a map.
+// The text of --config_file or --params_override: "a.b=c,d=e" (dots become nested mappings), a YAML
+// or JSON mapping, or a file name. A text that has "=" before any of ' " [ { : / and the line end is
+// meant as pairs; one that begins with / ./ or ../ is a file. `*out` is a map, empty for an empty
+// text or file. ERR_USAGE with the place.
 enum status value_load_option(struct arena *arena, const char *option_name, const char *text,
                               struct value **out);
 const struct value *value_find(const struct value *map, const char *key);  // NULL when absent
@@ -73,7 +77,8 @@ enum config_type {
 };
 
 // Flags of a row.
-enum { CONFIG_NULLABLE = 1, CONFIG_IGNORED = 2 };  // IGNORED: accepted, no effect here, said in one line
+// IGNORED: accepted without effect; a warning names it when it is given another value than it had.
+enum { CONFIG_NULLABLE = 1, CONFIG_IGNORED = 2 };
 
 struct config_field {
     const char *path;          // "train.epochs"
@@ -95,9 +100,10 @@ void config_declare(struct config *config, const struct config_field *fields, in
 // path is unknown or the YAML text does not fit the row.
 void config_default(struct config *config, const char *path, const char *yaml);
 // Applies a map over what is there; later wins. Strict: unknown key (names the nearest), wrong type,
-// out of range, not one of the choices: ERR_USAGE with the place. "$NAME" left in a string: an error
-// that says that single quotes kept the shell from expanding it. A null for a row that is not
-// nullable is an error. On failure nothing was applied.
+// out of range, not one of the choices, a key given twice (a.b, and b within a): ERR_USAGE with the
+// place. "$NAME" left in a string: an error that says that single quotes kept the shell from
+// expanding it. A null for a row that is not nullable is an error; a section that is null changes
+// nothing. A key may have dots in it. On failure nothing was applied. The map is copied.
 enum status config_apply(struct config *config, const struct value *map);
 // A flag's text for one path; `flag` ("--model_dir") is for messages.
 enum status config_set(struct config *config, const char *path, const char *flag, const char *text);

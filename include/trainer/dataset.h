@@ -55,7 +55,7 @@ struct source_def {
 extern const struct source_def *const source_table[];  // NULL-terminated
 const struct source_def *source_find(const char *name);  // NULL when unknown
 
-// A source with its row. close() is source_close.
+// Opens by the row's name; close with (*def)->close. ERR_USAGE lists the rows when it is unknown.
 enum status source_open(const char *builder, const struct source_options *options,
                         const struct source_def **def, struct source **out);
 
@@ -76,10 +76,11 @@ struct pipeline_options {
     bool shuffle;           // a permutation from (seed, epoch); false: in order
     bool drop_remainder;    // else the last batch of an epoch is short (padded)
     uint64_t seed;
-    int threads;            // decoding workers, >= 1
-    int prefetch;           // batches ready ahead, >= 1
+    int threads;            // decoding workers; 0: pipeline_next decodes, best where that is a copy
+    int prefetch;           // batches ready ahead, >= 1; unused without workers
     int64_t max_bad_records;  // beyond it the run fails, naming the record; bad ones are replaced by
-                              // the next good example of the epoch's order and counted
+                              // the next good example of the epoch's order and counted, each once
+    double timeout;         // seconds that pipeline_next waits for the workers; 0 = 300
 };
 
 // All the state an exact resume needs.
@@ -94,16 +95,17 @@ struct pipeline;
 enum status pipeline_new(const struct source_def *def, const struct source *source,
                          const struct pipeline_options *options, struct pipeline **out);
 void pipeline_free(struct pipeline *pipeline);  // NULL is fine; stops and joins the workers
-// Starts (or restarts) at `state`. Batches follow for ever, epoch after epoch.
+// Starts (or restarts) at `state`; due before the first pipeline_next. Batches follow for ever,
+// epoch after epoch.
 enum status pipeline_seek(struct pipeline *pipeline, struct pipeline_state state);
-// The next batch. Borrowed; valid until the next call. Blocks; ERR_TIMEOUT after 300 s without data
-// says which example it waits for.
+// The next batch. Borrowed; valid until the next call. Blocks; ERR_TIMEOUT says which example it
+// waits for. The number of threads changes neither the batches nor which of them fails.
 enum status pipeline_next(struct pipeline *pipeline, const struct batch **out);
 int64_t pipeline_batches_per_epoch(const struct pipeline *pipeline);
-double pipeline_wait_seconds(const struct pipeline *pipeline);  // spent waiting in pipeline_next
-int64_t pipeline_bad_records(const struct pipeline *pipeline);
+double pipeline_wait_seconds(const struct pipeline *pipeline);  // spent in pipeline_next
+int64_t pipeline_bad_records(const struct pipeline *pipeline);  // replaced so far, each once
 
-// The order of examples: where position p of epoch e lies. A bijection on [0, count). Pure.
+// The order of examples: which one is at `position` of the epoch. A bijection on [0, count). Pure.
 int64_t pipeline_order(uint64_t seed, int64_t epoch, int64_t count, int64_t position);
 
 #endif

@@ -101,7 +101,7 @@ static enum status progress_epoch(struct session *session, void *self, const str
             print_value("val_top_5_accuracy", row->val_top_5);
         }
     }
-    print_value("lr", row->learning_rate);
+    print_value("lr", (double)(float)row->learning_rate);  // a float32 there: 1e-3 is above 1e-3
     printf("\n");
     fflush(stdout);
     return STATUS_OK;

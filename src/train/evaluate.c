@@ -14,6 +14,10 @@ void evaluation_release(struct evaluation *evaluation)
 
 enum status evaluate_compile(struct session *session)
 {
+    if (session->eval_compiled) {
+        return STATUS_OK;
+    }
+    session->eval_compiled = true;
     if (session->eval_graph.probabilities == NULL) {
         struct step_spec spec = session_spec(session, session->eval_rows);
         TRY(eval_graph_build(&session->eval_graph, &spec));
@@ -83,9 +87,7 @@ enum status evaluate(struct session *session, struct evaluation *out)
 {
     evaluation_release(out);
     double start = time_now();
-    if (!session->eval_graph.probabilities || !session->eval_graph.image) {
-        TRY(evaluate_compile(session));
-    }
+    TRY(evaluate_compile(session));
     int64_t batches = pipeline_batches_per_epoch(session->val_pipeline);
     if (!config_is_null(session->config, "evaluation.steps") &&
         config_int(session->config, "evaluation.steps") > 0) {

@@ -58,7 +58,9 @@ static double smoothing(const struct step_spec *spec)
 // Classes of the model and of the data must agree before any label is looked up.
 static enum status check_classes(struct step_graph *step, const struct step_spec *spec)
 {
-    TRY(graph_check(&step->graph));
+    if (graph_check(&step->graph) != STATUS_OK) {
+        return ERR_USAGE;  // the sentence stands: the model as configured cannot be
+    }
     struct shape shape = step->net.logits->shape;
     if (shape.rank != 2 || shape.dim[1] < spec->example->num_classes) {
         return FAIL(ERR_USAGE,

@@ -163,6 +163,7 @@ struct session {
     struct epoch_row *history;
     int history_count, history_capacity;
 
+    bool eval_compiled;
     struct evaluation evaluation;  // of the last evaluation
     int lock_fd;
     char *checkpoint_prefix;       // the newest, NULL = none yet
