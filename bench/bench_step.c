@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_step.c: the train steps whose speed we promise, on synthetic data: a step's time, and where it
-// goes. bench_step MODEL BATCH THREADS STEPS [profile]; MODEL a (mnist_cnn), b (fashion_cnn), c
+// bench_step.c: the train steps whose speed we promise, on synthetic data: a step's time, and where
+// it goes. bench_step MODEL BATCH THREADS STEPS [profile]; MODEL a (mnist_cnn), b (fashion_cnn), c
 // (mnist_main). `check` for STEPS compares two steps with the reference backend instead.
 #include <math.h>
 #include <stdio.h>
@@ -87,7 +87,8 @@ static void build(struct problem *p, char model, int batch)
     }
     graph_gradients(graph, loss, wrt, p->weight_count, gradients);
     graph_output(graph, "loss", loss);
-    graph_output(graph, "correct", weighted_sum(graph, metric_correct(graph, logits, labels), example));
+    struct node *correct = metric_correct(graph, logits, labels);
+    graph_output(graph, "correct", weighted_sum(graph, correct, example));
     struct op_attr adam = {.beta_1 = 0.9, .beta_2 = 0.999, .epsilon = 1e-7};
     for (int i = 0; i < p->weight_count; i++) {
         GRAPH_NODE(graph, OP_ADAM, &adam, wrt[i], gradients[i], slot(graph, p->weights[i], "m"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_cpu_backend.c: the CPU backend against the reference kernels: every row of op_cases.def, fused
-// groups of real networks at odd sizes, with each instruction set this machine has and with one and
-// two threads; ties, NaN, and that results depend neither on the run nor on the batch.
+// test_cpu_backend.c: the CPU backend against the reference kernels: every row of op_cases.def,
+// fused groups of real networks at odd sizes, with each instruction set this machine has and with
+// one and two threads; ties, NaN, and that results depend neither on the run nor on the batch.
 #include <math.h>
 
 #include "backend/cpu/cpu_impl.h"
@@ -46,7 +46,7 @@ static void open_run(struct graph_run *run, const char *backend, struct graph *g
     }
 }
 
-// ---- Every op -------------------------------------------------------------------------------------
+// ---- Every op -----------------------------------------------------------------------------------
 
 struct op_result {
     double *value;
@@ -107,9 +107,9 @@ static struct op_result run_case(const struct op_case *row, const char *backend,
     return result;
 }
 
-// Inputs are at most 1.5 and so are the terms of sums but for a small factor; a result of n terms is
-// off by at most n + 8 roundings (8 for the functions and divisions around the sum) of the largest
-// term or result.
+// Inputs are at most 1.5 and so are the terms of sums but for a small factor; a result of n terms
+// is off by at most n + 8 roundings (8 for the functions and divisions around the sum) of the
+// largest term or result.
 static void compare_case(const struct op_case *row, int threads, const struct cpu_kernels *kernels)
 {
     char what[160];
@@ -144,7 +144,7 @@ static void test_ops(void **state)
     }
 }
 
-// ---- Networks -------------------------------------------------------------------------------------
+// ---- Networks -----------------------------------------------------------------------------------
 
 struct network {
     const char *what;
@@ -260,9 +260,9 @@ static double difference(const float *a, const float *b, int64_t count)
 }
 
 // Roundings of 2^-24 add up like a random walk: over the terms of a sum (at most 10^4 here, factor
-// 100 / sqrt(3)) on every layer of the way there and back (4 layers, factor 2); Winograd's transforms
-// multiply the error of a sum by some 5 (measured by Lavin and Gray, and here). 5e-5 holds them all
-// and no wrong tap, channel or border does: one of 10^3 terms wrong is 3e-2.
+// 100 / sqrt(3)) on every layer of the way there and back (4 layers, factor 2); Winograd's
+// transforms multiply the error of a sum by some 5 (measured by Lavin and Gray, and here). 5e-5
+// holds them all and no wrong tap, channel or border does: one of 10^3 terms wrong is 3e-2.
 #define NETWORK_BOUND 5e-5
 
 static void compare_network(const struct network *row, const struct cpu_kernels *kernels)
@@ -357,8 +357,8 @@ static void test_batch_does_not_matter(void **state)
     }
 }
 
-// Two pooled convolutions of small integers: every sum is exact, many windows tie, and the gradients
-// tell which element won. All bits must agree with the reference kernels.
+// Two pooled convolutions of small integers: every sum is exact, many windows tie, and the
+// gradients tell which element won. All bits must agree with the reference kernels.
 static void ties_build(struct network_graph *g)
 {
     struct graph *graph = &g->graph;

@@ -22,6 +22,8 @@ struct checkpoint_info {
     const struct net *net;                  // the layers
     const struct variables *variables;      // weights, statistics and slots
     const struct optimizer_def *optimizer;  // NULL: weights only
+    const struct config *config;            // its hyperparameters, for the legacy layout; NULL:
+                                            // not written, and TensorFlow keeps its own
     enum optimizer_layout layout;
     int64_t iterations;
     double learning_rate;
@@ -39,8 +41,9 @@ struct checkpoint_loaded {
     bool has_slots;          // all slots were found and loaded; true when there are none
 };
 // Loads by the object graph (either optimizer layout, Keras 3's names too), or by variable names.
-// Every weight must be there with its shape: else ERR_MISMATCH names the first difference and
-// nothing was put. `report` (may be NULL) gets a table of what matched and what did not.
+// Every weight must be there with its shape, and by the object graph no layer may have one more: else
+// ERR_MISMATCH names the first difference. Damage is ERR_CORRUPT. After a failure nothing was put.
+// `report` (may be NULL) gets a table of what matched and what did not.
 enum status checkpoint_load(const char *prefix, const struct checkpoint_info *info,
                             const struct variable_store *store, struct checkpoint_loaded *out,
                             struct text *report);

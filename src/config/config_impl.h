@@ -5,7 +5,10 @@
 
 #include "trainer/config.h"
 
-enum { VALUE_TEXT_LIMIT = 1 << 20 };  // bytes of a file or an option: real ones have a few thousand
+enum {
+    VALUE_TEXT_LIMIT = 1 << 20,  // bytes of a file or an option: real ones have a few thousand
+    VALUE_KEY_LIMIT = 200        // bytes: libyaml reads keys of 1024 characters, escaped four a byte
+};
 
 // ---- Trees (value.c) ----------------------------------------------------------------------------
 
@@ -19,7 +22,8 @@ bool value_equal(const struct value *a, const struct value *b);  // places and s
 
 // Length of the UTF-8 character at `text`, and its code point; 0 when it is not one.
 int utf8_decode(const char *text, uint32_t *code);
-// ERR_USAGE when `text` is longer than VALUE_TEXT_LIMIT or not UTF-8, which params.yaml cannot hold.
+// ERR_USAGE when `text` is longer than VALUE_TEXT_LIMIT or not UTF-8, which params.yaml cannot
+// hold.
 enum status value_check_text(const char *source, const char *text);
 
 // "gpu.yaml:12:3", "--params_override, at 5".
@@ -36,20 +40,20 @@ bool value_resolve_scalar(const char *text, struct value *value);
 
 // What the values of one file or option may still hold, aliases expanded: stops "billion laughs".
 struct value_budget {
-    int nodes;
+    int nodes, depth;
     size_t bytes;
 };
 extern const struct value_budget value_budget_full;
 enum status value_spend(struct value_budget *budget, struct value_place place, int nodes,
                         size_t bytes);
 
-// `position`: where `text` begins in an option (1-based, in characters); 0: a file, whose places are
-// lines and columns.
+// `position`: where `text` begins in an option (1-based, in characters); 0: a file, whose places
+// are lines and columns.
 enum status value_parse_yaml(struct arena *arena, const char *source, int position,
                              const char *text, size_t size, struct value_budget *budget,
                              struct value **out);
 
-// ---- Tables (config.c, config_check.c, config_write.c) -----------------------------------------
+// ---- Tables (config.c, config_check.c, config_help.c) -------------------------------------------
 
 struct config_entry {
     const struct config_field *field;
@@ -65,8 +69,10 @@ struct config {
 };
 
 const char *config_type_name(enum config_type type);
-// "from 0 to 64", "at least 1" or "": the range of a row.
-void config_append_range(const struct config_field *field, struct text *out);
+// "an integer from 0 to 64", "off or mirrored, or null": what a row takes.
+void config_append_expected(const struct config_field *field, struct text *out);
+// Paths in order, for people: pointers into the config. Caller frees the array with mem_free.
+const struct config_entry **config_sorted(const struct config *config);
 // Checks a value against its row. Changes it where the row says more than YAML can: an integer
 // for a number, an unquoted off for a word.
 enum status config_check(const struct config_field *field, struct value *value);

@@ -105,7 +105,7 @@ bool value_equal(const struct value *a, const struct value *b)
     case VALUE_NULL: return true;
     case VALUE_BOOL: return a->boolean == b->boolean;
     case VALUE_INT: return a->integer == b->integer;
-    case VALUE_FLOAT:  // a NaN is the same as a NaN, 0.0 is not -0.0
+    case VALUE_FLOAT: // a NaN is the same as a NaN, 0.0 is not -0.0
         return (a->number != a->number && b->number != b->number) ||
                memcmp(&a->number, &b->number, sizeof a->number) == 0;
     case VALUE_STRING: return strcmp(a->string, b->string) == 0;

@@ -49,7 +49,8 @@ static bool needs_escapes(const char *text)
     return false;
 }
 
-// A plain scalar must read back as the same string: not as another type, not as syntax.
+// A plain scalar must read back as the same string, here and in PyYAML (which stops at a ? within
+// brackets): not as another type, not as syntax.
 static bool needs_quotes(const char *text)
 {
     struct value resolved;
@@ -66,7 +67,7 @@ static bool needs_quotes(const char *text)
     }
     for (const char *c = text; *c; c++) {
         if ((*c == ':' && (!c[1] || c[1] == ' ')) || (*c == ' ' && c[1] == '#') ||
-            strchr(",[]{}", *c)) {
+            strchr(",[]{}?", *c)) {
             return true;
         }
     }
@@ -181,7 +182,8 @@ static void dump_block(struct text *out, const struct value *value, int indent)
             dump_flow(out, lines[i].item);
             text_append(out, "\n");
         } else {
-            text_printf(out, list ? " " : "\n%*s", indent + 2, "");
+            text_append(out, list ? " " : "\n");
+            text_printf(out, "%*s", list ? 0 : indent + 2, "");
             dump_block(out, lines[i].item, indent + 2);
         }
     }

@@ -7,222 +7,192 @@
 #include "config_impl.h"
 #include "trainer/file.h"
 
-enum { FILE_LIMIT = 1 << 20 };  // bytes, as value_load_yaml
+#define BLANKS " \t\r\n"
 
 struct scanner {
     struct arena *arena;
     const char *option, *text, *at;
+    struct value_budget budget;
+    const char *counted;  // text up to here has `characters`
+    int characters;
 };
 
-static struct value_place here(const struct scanner *s, const char *at)
+// The position of `at`, in characters. Counts on from the last one: all places of a long text cost
+// one pass.
+static struct value_place here(struct scanner *s, const char *at)
 {
-    return (struct value_place){s->option, 0, (int)(at - s->text) + 1};
+    if (at < s->counted) {
+        s->counted = s->text;
+        s->characters = 0;
+    }
+    for (; s->counted < at; s->counted++) {
+        s->characters += ((unsigned char)*s->counted & 0xc0) != 0x80;
+    }
+    return (struct value_place){s->option, 0, s->characters + 1};
 }
 
 static void skip_blanks(struct scanner *s)
 {
-    s->at += strspn(s->at, " \t");
+    s->at += strspn(s->at, BLANKS);
 }
 
-static bool is_name(char c)
+// After the quoted text that begins at `at`, or NULL when it is not closed.
+static const char *skip_quoted(const char *at)
 {
-    return isalnum((unsigned char)c) || c == '_' || c == '.';
-}
-
-// True when the text begins "name =": then it is meant as a list of key=value, and its errors are
-// reported as such.
-static bool looks_like_pairs(const char *text)
-{
-    text += strspn(text, " \t");
-    size_t size = 0;
-    while (is_name(text[size])) {
-        size++;
+    char quote = *at++;
+    while (*at && (*at != quote || (quote == '\'' && at[1] == quote))) {
+        bool pair = at[1] && (quote == '"' ? *at == '\\' : *at == quote);
+        at += pair ? 2 : 1;
     }
-    return size > 0 && text[size + strspn(text + size, " \t")] == '=';
+    return *at ? at + 1 : NULL;
 }
 
-// The end of a value: a quoted text, a balanced [...] or {...}, or a run up to the next comma.
-static enum status value_end(struct scanner *s, const char **end)
+// The end of a value: after a quoted text or balanced brackets, or at the next comma or line end.
+static enum status find_end(struct scanner *s, const char **end)
 {
-    const char *at = s->at;
-    *end = at;
-    if (*at == '\'' || *at == '"') {
-        char quote = *at++;
-        while (*at && *at != quote) {
-            at += quote == '"' && *at == '\\' && at[1] ? 2 : 1;
-        }
-        if (!*at) {
-            return fail_at(here(s, s->at), "the quote %c is not closed", quote);
-        }
-        *end = at + 1;
+    const char *at = s->at, *quote = at;
+    if (!*at || !strchr("'\"[{", *at)) {
+        *end = at + strcspn(at, ",\n");
         return STATUS_OK;
     }
-    if (*at == '[' || *at == '{') {
-        int depth = 0;
-        for (char quote = 0; *at; at++) {
-            if (quote) {
-                quote = *at == quote ? 0 : quote;
-            } else if (*at == '\'' || *at == '"') {
-                quote = *at;
-            } else {
-                depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
-                if (depth == 0) {
-                    *end = at + 1;
-                    return STATUS_OK;
-                }
+    int depth = 0;
+    char before = '[';  // last one that was not blank: a quote after a word is an apostrophe
+    do {
+        if ((*at == '\'' || *at == '"') && strchr("[{,:", before)) {
+            quote = at;
+            at = skip_quoted(quote);
+            if (!at) {
+                return fail_at(here(s, quote), "the quote %c is not closed", *quote);
             }
+            before = *quote;
+            continue;
         }
-        return fail_at(here(s, s->at), "the bracket %c is not closed", *s->at);
-    }
-    *end = at + strcspn(at, ",");
-    return STATUS_OK;
-}
-
-// Places of a value that was read as YAML, as positions in the whole text.
-static void move_places(struct value *value, const char *option, int offset)
-{
-    value->place = (struct value_place){option, 0, offset + value->place.column};
-    if (value->kind == VALUE_LIST) {
-        for (int i = 0; i < value->list.count; i++) {
-            move_places(value->list.items[i], option, offset);
-        }
-    } else if (value->kind == VALUE_MAP) {
-        for (int i = 0; i < value->map.count; i++) {
-            value->map.key_places[i] = (struct value_place){
-                option, 0, offset + value->map.key_places[i].column};
-            move_places(value->map.items[i], option, offset);
-        }
-    }
+        depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
+        before = strchr(BLANKS, *at) ? before : *at;
+        at++;
+    } while (depth > 0 && *at);
+    *end = at;
+    return depth > 0 ? fail_at(here(s, s->at), "the bracket %c is not closed", *s->at) : STATUS_OK;
 }
 
 // What stands after "=". Unquoted text is one scalar: it may hold ':', '/', '*' and '='.
 static enum status parse_value(struct scanner *s, struct value **out)
 {
     const char *start = s->at, *end;
-    TRY(value_end(s, &end));
-    bool structured = strchr("'\"[{", *start) && *start;
-    const char *last = end;
-    while (last > start && isspace((unsigned char)last[-1])) {
-        last--;
-    }
+    TRY(find_end(s, &end));
     s->at = end;
-    if (structured) {
-        enum status status =
-            value_load_yaml(s->arena, s->option, start, (size_t)(last - start), out);
-        if (status != STATUS_OK) {
-            return fail_at(here(s, start), "%s", error_get()->message);
-        }
-        move_places(*out, s->option, (int)(start - s->text));
-        return STATUS_OK;
+    while (end > start && strchr(BLANKS, end[-1])) {
+        end--;
     }
-    struct value *value = ARENA_NEW(s->arena, struct value);
-    value->raw = arena_strndup(s->arena, start, (size_t)(last - start));
-    value->place = here(s, start);
+    struct value_place place = here(s, start);
+    if (*start && strchr("'\"[{", *start)) {
+        return value_parse_yaml(s->arena, s->option, place.column, start, (size_t)(end - start),
+                                &s->budget, out);
+    }
+    TRY(value_spend(&s->budget, place, 1, (size_t)(end - start)));
+    struct value *value = value_new(s->arena, VALUE_NULL, place);
+    value->raw = arena_strndup(s->arena, start, (size_t)(end - start));
     *out = value;
-    enum status status = value_resolve_scalar(value->raw, value);
-    return status == STATUS_OK ? STATUS_OK : fail_at(value->place, "%s", error_get()->message);
+    return value_resolve_scalar(value->raw, value)
+               ? STATUS_OK
+               : fail_at(place, "%.60s does not fit into 64 bits", value->raw);
 }
 
-static void map_append(struct arena *arena, struct value *map, const char *key,
-                       struct value_place place, struct value *item)
+static enum status given_twice(struct value_place place, const char *name)
 {
-    int count = map->map.count++;
-    const char **keys = ARENA_NEW_ARRAY(arena, const char *, count + 1);
-    struct value_place *places = ARENA_NEW_ARRAY(arena, struct value_place, count + 1);
-    struct value **items = ARENA_NEW_ARRAY(arena, struct value *, count + 1);
-    for (int i = 0; i < count; i++) {
-        keys[i] = map->map.keys[i];
-        places[i] = map->map.key_places[i];
-        items[i] = map->map.items[i];
-    }
-    keys[count] = key;
-    places[count] = place;
-    items[count] = item;
-    map->map.keys = keys;
-    map->map.key_places = places;
-    map->map.items = items;
+    return fail_at(place, "'%.200s' is given twice; each key can be given once an option", name);
 }
 
-static struct value *new_map(struct arena *arena, struct value_place place)
-{
-    struct value *map = ARENA_NEW(arena, struct value);
-    map->kind = VALUE_MAP;
-    map->place = place;
-    return map;
-}
-
-// a.b.c = value as nested mappings; a key that was given before is an error.
+// a.b.c = value as nested mappings. What was written as a mapping, a={...}, is not added to.
 static enum status insert(struct scanner *s, struct value *map, const char *name,
                           struct value_place place, struct value *value)
 {
-    const char *dot;
-    for (const char *at = name; (dot = strchr(at, '.')); at = dot + 1) {
-        const char *key = arena_strndup(s->arena, at, (size_t)(dot - at));
-        struct value *inner = (struct value *)(uintptr_t)value_find(map, key);
-        if (!inner) {
-            inner = new_map(s->arena, place);
-            map_append(s->arena, map, key, place, inner);
+    const char *key = name, *dot;
+    for (; (dot = strchr(key, '.')); key = dot + 1) {
+        const char *section = arena_strndup(s->arena, key, (size_t)(dot - key));
+        struct value *inner = NULL;
+        for (int i = 0; i < map->map.count; i++) {
+            if (strcmp(map->map.keys[i], section) == 0) {
+                inner = map->map.items[i];
+            }
         }
-        if (inner->kind != VALUE_MAP) {
-            return fail_at(place, "'%s' is already given as %s", key,
-                           value_kind_name(inner->kind));
+        if (!inner) {
+            TRY(value_spend(&s->budget, place, 1, 0));
+            // Column 0: made by dots.
+            inner = value_new(s->arena, VALUE_MAP, (struct value_place){s->option, 0, 0});
+            value_map_append(s->arena, map, section, place, inner);
+        } else if (inner->place.column) {
+            return given_twice(place, name);
         }
         map = inner;
-        name = dot + 1;
     }
-    if (value_find(map, name)) {
-        return fail_at(place, "the key '%s' is given twice", name);
+    if (value_find(map, key)) {
+        return given_twice(place, name);
     }
-    map_append(s->arena, map, arena_strdup(s->arena, name), place, value);
+    value_map_append(s->arena, map, key, place, value);
     return STATUS_OK;
+}
+
+static bool is_name(const char *name)
+{
+    size_t size = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.");
+    bool dots = *name == '.' || strstr(name, "..") || (size && name[size - 1] == '.');
+    return size && !name[size] && !dots && !isdigit((unsigned char)*name);
+}
+
+// What params.yaml could not hold: it is read with the same limits.
+static enum status check_name(struct scanner *s, struct value_place place, const char *name)
+{
+    s->budget.depth = value_budget_full.depth;  // left for the value
+    for (const char *key = name; *key; key += strcspn(key, ".")) {
+        key += *key == '.';
+        s->budget.depth--;
+        if (strcspn(key, ".") > VALUE_KEY_LIMIT) {
+            return fail_at(place, "a key of %zu bytes; the limit is %d", strcspn(key, "."),
+                           VALUE_KEY_LIMIT);
+        }
+    }
+    return s->budget.depth < 1 ? fail_at(place, "nested more than %d deep", value_budget_full.depth)
+                               : STATUS_OK;
 }
 
 static enum status parse_pairs(struct scanner *s, struct value **out)
 {
-    *out = new_map(s->arena, here(s, s->at));
-    for (;;) {
+    *out = value_new(s->arena, VALUE_MAP, here(s, s->at));
+    for (skip_blanks(s); *s->at; skip_blanks(s)) {  // a trailing comma is fine
+        size_t size = strcspn(s->at, "=,'\"[{" BLANKS);
+        struct value_place place = here(s, s->at);
+        const char *start = s->at, *name = arena_strndup(s->arena, s->at, size);
+        s->at += size;
         skip_blanks(s);
-        if (!*s->at) {
-            return STATUS_OK;  // a trailing comma is fine
-        }
-        const char *name = s->at;
-        while (is_name(*s->at)) {
-            s->at++;
-        }
-        size_t size = (size_t)(s->at - name);
-        const char *full = arena_strndup(s->arena, name, size);
-        skip_blanks(s);
-        bool good = size && !isdigit((unsigned char)*name) && *name != '.' && full[size - 1] != '.' &&
-                    !strstr(full, "..");
-        if (*s->at != '=' || !good) {
-            return fail_at(here(s, name), "expected key=value, as in train.epochs=3, got '%.20s'",
-                           name);
+        if (*s->at != '=' || !is_name(name)) {
+            return fail_at(place, "expected key=value, as in train.epochs=3, got '%.40s'", start);
         }
         s->at++;
         skip_blanks(s);
+        TRY(check_name(s, place, name));
         struct value *value;
         TRY(parse_value(s, &value));
-        TRY(insert(s, *out, full, here(s, name), value));
+        TRY(insert(s, *out, name, place, value));
         skip_blanks(s);
         if (*s->at && *s->at != ',') {
-            return fail_at(here(s, s->at), "expected a comma before '%.20s'", s->at);
+            return fail_at(here(s, s->at), "expected a comma before '%.40s'", s->at);
         }
         s->at += *s->at == ',';
     }
+    return STATUS_OK;
 }
 
 static enum status expect_map(struct arena *arena, struct value *value, struct value **out)
 {
-    if (value->kind == VALUE_NULL) {  // an empty file changes nothing
-        *out = new_map(arena, value->place);
-        return STATUS_OK;
-    }
-    if (value->kind != VALUE_MAP) {
-        return fail_at(value->place, "expected sections and keys (a mapping), got %s",
-                       value_kind_name(value->kind));
+    if (value->kind == VALUE_NULL && (!value->raw || !*value->raw)) {  // an empty file: no change
+        value = value_new(arena, VALUE_MAP, value->place);
     }
     *out = value;
-    return STATUS_OK;
+    return value->kind == VALUE_MAP
+               ? STATUS_OK
+               : fail_at(value->place, "expected sections and keys (a mapping), got %s",
+                         value_kind_name(value->kind));
 }
 
 static enum status load_file(struct arena *arena, const char *option, const char *path,
@@ -230,16 +200,19 @@ static enum status load_file(struct arena *arena, const char *option, const char
 {
     uint8_t *data;
     size_t size;
-    enum status status = file_read(path, FILE_LIMIT, &data, &size);
+    enum status status = file_read(path, VALUE_TEXT_LIMIT, &data, &size);
     if (status == ERR_NOT_FOUND) {
+        bool shell = *path == '~' || strchr(path, '$');
         return FAIL(ERR_USAGE,
-                    "%s: '%s' is neither key=value pairs nor a YAML mapping, and there is no such "
-                    "file", option, path);
+                    "%s: '%.300s' is neither key=value pairs nor a YAML or JSON mapping, and there "
+                    "is no such file%s",
+                    option, path,
+                    shell ? "; the shell did not expand ~ or $, write the path out" : "");
     }
     if (status != STATUS_OK) {
         return error_prefix(ERR_USAGE, "%s", option);
     }
-    struct value *value = NULL;
+    struct value *value;
     status = value_load_yaml(arena, path, (const char *)data, size, &value);
     mem_free(data);
     TRY(status);
@@ -249,20 +222,31 @@ static enum status load_file(struct arena *arena, const char *option, const char
 enum status value_load_option(struct arena *arena, const char *option_name, const char *text,
                               struct value **out)
 {
-    struct scanner s = {arena, arena_strdup(arena, option_name), text, text};
+    struct scanner s = {.arena = arena,
+                        .option = arena_strdup(arena, option_name),
+                        .text = text,
+                        .at = text,
+                        .budget = value_budget_full,
+                        .counted = text};
     *out = NULL;
-    if (!text[strspn(text, " \t\r\n")]) {
-        *out = new_map(arena, here(&s, text));
+    skip_blanks(&s);
+    const char *start = s.at, *first = s.at + strcspn(s.at, "='\"[{:/\n");
+    size_t size = strlen(text);
+    TRY(value_check_text(option_name, text));
+    if (!*start) {
+        *out = value_new(arena, VALUE_MAP, here(&s, text));
         return STATUS_OK;
     }
-    if (looks_like_pairs(text)) {
+    if (*first == '=') {  // before anything that belongs to a mapping or a path: meant as pairs
         return parse_pairs(&s, out);
     }
-    bool yaml = text[strspn(text, " \t\r\n")] == '{' || strchr(text, '\n') || strstr(text, ": ");
-    if (yaml && !file_exists(text)) {
-        struct value *value;
-        TRY(value_load_yaml(arena, option_name, text, strlen(text), &value));
-        return expect_map(arena, value, out);
+    bool path = *start == '/' || strncmp(start, "./", 2) == 0 || strncmp(start, "../", 3) == 0;
+    bool yaml = *start == '{' || *start == '[' || strpbrk(text, "\r\n") || strstr(text, ": ") ||
+                text[size - 1] == ':';
+    if (path || !yaml) {
+        return load_file(arena, option_name, text, out);
     }
-    return load_file(arena, s.option, text, out);
+    struct value *value;
+    TRY(value_parse_yaml(arena, option_name, 1, text, size, &s.budget, &value));
+    return expect_map(arena, value, out);
 }

@@ -40,7 +40,8 @@ static bool read_digits(const char *text, unsigned base, struct magnitude *out)
         if (*text == '_') {
             continue;
         }
-        const char *digit = strchr(digits, *text >= 'A' && *text <= 'F' ? *text - 'A' + 'a' : *text);
+        const char *digit =
+            strchr(digits, *text >= 'A' && *text <= 'F' ? *text - 'A' + 'a' : *text);
         if (!digit || (unsigned)(digit - digits) >= base) {
             return false;
         }
@@ -145,10 +146,10 @@ static bool read_float(const char *text, double *out, bool *overflow)
 bool value_resolve_scalar(const char *text, struct value *value)
 {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
-    static const char *const yes[] = {"yes", "Yes", "YES", "true", "True", "TRUE",
-                                      "on",  "On",  "ON",  NULL};
-    static const char *const no[] = {"no",  "No",  "NO",  "false", "False", "FALSE",
-                                     "off", "Off", "OFF", NULL};
+    static const char *const yes[] = {"yes",  "Yes", "YES", "true", "True",
+                                      "TRUE", "on",  "On",  "ON",   NULL};
+    static const char *const no[] = {"no",    "No",  "NO",  "false", "False",
+                                     "FALSE", "off", "Off", "OFF",   NULL};
     static const char *const infinities[] = {".inf", ".Inf", ".INF", NULL};
     static const char *const nans[] = {".nan", ".NaN", ".NAN", NULL};
     bool negative = *text == '-', overflow = false;

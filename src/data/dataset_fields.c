@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// dataset_fields.c: the options of train_dataset.* and validation_dataset.*: the same rows twice, with
-// the defaults that differ.
+// dataset_fields.c: the options of train_dataset.* and validation_dataset.*: the same rows twice,
+// with the defaults that differ.
 #include "trainer/dataset.h"
 
-static const char *const builders[] = {"idx", "synthetic", NULL};
+static const char *const builders[] = {
+#define SOURCE(id) #id,
+#include "sources.def"
+#undef SOURCE
+    NULL,
+};
 static const char *const splits[] = {"train", "validation", NULL};
 static const char *const dtypes[] = {"float32", "fp32", "float16", "bfloat16", "bf16", NULL};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// digits.c: the subset of MNIST that comes with the program, inside the executable. TRAINER_DIGITS is
-// its folder in the source tree (data/digits; licence and origin are described there).
+// digits.c: the subset of MNIST that comes with the program, inside the executable. TRAINER_DIGITS
+// is its folder in the source tree (data/digits; licence and origin are described there).
 #include "digits_impl.h"
 
 #define EMBED(symbol, file)                                   \

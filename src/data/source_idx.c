@@ -19,12 +19,23 @@ enum {
     CLASSES = 10,
     SIDE_LIMIT = 4096  // pixels: larger is no IDX image anyone has
 };
-#define FILE_LIMIT ((size_t)1 << 32)  // bytes: a damaged gzip must not fill the memory
+// Bytes: a damaged gzip must not fill the memory. EMNIST, the largest set known in this format, has
+// half of it.
+#define FILE_LIMIT ((size_t)1 << 30)
 
 static const char *const digit_names[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
 static const char *const fashion_names[] = {"T-shirt/top", "Trouser", "Pullover", "Dress",
                                             "Coat",        "Sandal",  "Shirt",    "Sneaker",
                                             "Bag",         "Ankle boot"};
+
+static const struct dataset {
+    const char *name;
+    const char *const *class_names;  // [CLASSES]
+    bool embedded;                   // a subset comes with the program
+} datasets[] = {
+    {"mnist", digit_names, true},
+    {"fashion_mnist", fashion_names, false},
+};
 
 struct source {
     struct example_spec spec;
@@ -51,7 +62,7 @@ static void idx_close(struct source *source)
     }
 }
 
-// Published names: train-images-idx3-ubyte.gz; some copies have a dot before idx, some are unpacked.
+// Published names: train-images-idx3-ubyte.gz; some copies have a dot before idx or are unpacked.
 static enum status find_file(const char *directory, const char *split, const char *what, char **out)
 {
     struct text path = {0}, tried = {0};
@@ -64,7 +75,8 @@ static enum status find_file(const char *directory, const char *split, const cha
         text_clear(&path);
         text_printf(&path, i % 2 ? "%s/%s-%s-ubyte" : "%s/%s-%s-ubyte.gz", directory, split, name);
         text_printf(&tried, "%s%s", i ? ", " : "", text_get(&path) + strlen(directory) + 1);
-        if (file_exists(text_get(&path))) {
+        // Some archives unpack to folders of these names: look on, for the file beside them.
+        if (file_exists(text_get(&path)) && !file_is_directory(text_get(&path))) {
             *out = path.data;
             text_release(&tried);
             return STATUS_OK;
@@ -90,7 +102,7 @@ static enum status check_header(const char *path, const uint8_t *data, size_t si
     }
     if (big_endian(data) != magic) {
         return FAIL(ERR_CORRUPT,
-                    "%s: begins with the magic number 0x%08x, expected 0x%08x for IDX %s", path,
+                    "%s: has the magic number 0x%08x at byte 0, expected 0x%08x of IDX %s", path,
                     big_endian(data), magic, what);
     }
     return STATUS_OK;
@@ -101,10 +113,11 @@ static enum status check_size(const char *path, size_t size, size_t header, uint
 {
     if (size - header != count * each) {
         return FAIL(ERR_CORRUPT,
-                    "%s: has %zu bytes, expected %llu for %llu records of %llu bytes after a header "
-                    "of %zu: it %s", path, size, (unsigned long long)(header + count * each),
-                    (unsigned long long)count, (unsigned long long)each, header,
-                    size - header < count * each ? "is cut short" : "has something after the last");
+                    "%s: %s: it has %zu bytes, expected %llu: a header of %zu and %llu records "
+                    "(said at byte 4) of %llu", path,
+                    size - header < count * each ? "cut short" : "something follows the last",
+                    size, (unsigned long long)(header + count * each), header,
+                    (unsigned long long)count, (unsigned long long)each);
     }
     return STATUS_OK;
 }
@@ -116,8 +129,9 @@ static enum status parse_images(struct source *source, const char *path, size_t 
     uint32_t count = big_endian(data + 4), height = big_endian(data + 8),
              width = big_endian(data + 12);
     if (!height || !width || height > SIDE_LIMIT || width > SIDE_LIMIT) {
-        return FAIL(ERR_CORRUPT, "%s: says that images have %u x %u pixels (bytes 8 to 15)", path,
-                    height, width);
+        return FAIL(ERR_CORRUPT,
+                    "%s: says at byte 8 that images have %u x %u pixels, expected 1 to %d each way",
+                    path, height, width, SIDE_LIMIT);
     }
     TRY(check_size(path, size, IMAGES_HEADER, count, (uint64_t)height * width));
     source->images = data + IMAGES_HEADER;
@@ -135,8 +149,9 @@ static enum status parse_labels(struct source *source, const char *path, size_t 
     uint32_t count = big_endian(data + 4);
     TRY(check_size(path, size, LABELS_HEADER, count, 1));
     if (count != source->count) {
-        return FAIL(ERR_CORRUPT, "%s: holds %u labels, but %s holds %lld images", path, count,
-                    image_path, (long long)source->count);
+        return FAIL(ERR_CORRUPT,
+                    "%s: holds %u labels, but %s holds %lld images (both said at byte 4)", path,
+                    count, image_path, (long long)source->count);
     }
     source->labels = data + LABELS_HEADER;
     return STATUS_OK;
@@ -148,7 +163,8 @@ static enum status parse(struct source *source, const char *image_path, size_t i
     TRY(parse_images(source, image_path, image_size));
     TRY(parse_labels(source, label_path, label_size, image_path));
     source->label_path = mem_strdup(label_path);
-    return source->count ? STATUS_OK : FAIL(ERR_CORRUPT, "%s: holds no examples", image_path);
+    return source->count ? STATUS_OK
+                         : FAIL(ERR_CORRUPT, "%s: holds no examples (0 at byte 4)", image_path);
 }
 
 static enum status open_folder(struct source *source, const char *directory, const char *split)
@@ -185,19 +201,41 @@ static enum status open_embedded(struct source *source, bool validation)
     return parse(source, "the embedded images", sizes[0], "the embedded labels", sizes[1]);
 }
 
+static enum status find_dataset(const struct source_options *options, const struct dataset **out)
+{
+    const char *names[ARRAY_COUNT(datasets) + 1] = {NULL};
+    const char *name = options->dataset ? options->dataset : "";
+    for (size_t i = 0; i < ARRAY_COUNT(datasets); i++) {
+        names[i] = datasets[i].name;
+        if (strcmp(name, names[i]) == 0) {
+            *out = &datasets[i];
+            return options->data_dir || datasets[i].embedded
+                       ? STATUS_OK
+                       : FAIL(ERR_USAGE,
+                              "--dataset=%s needs --data_dir, the folder with its four IDX files; "
+                              "only a subset of mnist comes with the program", name);
+        }
+    }
+    struct text known = {0};
+    text_append_list(&known, names);
+    const char *nearest = text_nearest(name, names);
+    enum status status = FAIL(ERR_USAGE, "no IDX data set is named '%s'; known are %s%s%s%s", name,
+                              text_get(&known), nearest ? "; did you mean '" : "",
+                              nearest ? nearest : "", nearest ? "'?" : "");
+    text_release(&known);
+    return status;
+}
+
 static enum status idx_open(const struct source_options *options, struct source **out)
 {
     bool validation = strcmp(options->split, "validation") == 0;
-    bool fashion = strcmp(options->dataset, "fashion_mnist") == 0;
+    const struct dataset *dataset = NULL;
     *out = NULL;
-    if (!options->data_dir && fashion) {
-        return FAIL(ERR_USAGE, "--dataset=fashion_mnist needs --data_dir, the folder with its four "
-                    "IDX files; only a subset of mnist comes with the program");
-    }
+    TRY(find_dataset(options, &dataset));
     struct source *source = MEM_NEW(struct source);
     source->spec = (struct example_spec){.dtype = DTYPE_U8,
                                          .num_classes = CLASSES,
-                                         .class_names = fashion ? fashion_names : digit_names};
+                                         .class_names = dataset->class_names};
     const char *split = validation ? "t10k" : "train";
     enum status status = options->data_dir ? open_folder(source, options->data_dir, split)
                                            : open_embedded(source, validation);

@@ -3,6 +3,7 @@
 // take: a flat graph with a saver for the older loaders, a function and an object graph for the newer,
 // keras_metadata.pb for Keras.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -482,7 +483,28 @@ static void remove_folder(struct writer *w, const char *directory)
     }
     (void)rmdir(below(w, directory, "variables"));
     (void)rmdir(below(w, directory, "assets"));
-    (void)rmdir(directory);
+    if (rmdir(directory) != 0 && errno != ENOENT) {
+        LOG_WARN("%s: holds more than a SavedModel does and was left there", directory);
+    }
+}
+
+// TensorFlow's rule for names of nodes, which begin with the names of layers.
+static enum status check_names(const struct net *net)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.";
+    for (int i = 0; i < net->layer_count; i++) {
+        const char *name = net->layers[i]->name;
+        size_t good = strspn(name, letters);
+        while (good && (name[good] == '_' || name[good] == '-' || name[good] == '/')) {
+            good += 1 + strspn(name + good + 1, letters);
+        }
+        if (good == 0 || name[good]) {
+            return FAIL(ERR_UNSUPPORTED,
+                        "layer '%s': TensorFlow takes only names of letters, digits, . _ - and /, "
+                        "with a letter, digit or dot first; give the layer such a name", name);
+        }
+    }
+    return STATUS_OK;
 }
 
 // A folder that holds something else is not ours to replace.
@@ -503,6 +525,11 @@ static enum status check_target(struct writer *w, const char *directory)
 static enum status swap_in(struct writer *w, const char *fresh, const char *directory)
 {
     const char *old = arena_printf(&w->arena, "%s.old-%ld", directory, (long)getpid());
+    if (renameat2(AT_FDCWD, fresh, AT_FDCWD, directory, RENAME_EXCHANGE) == 0) {
+        remove_folder(w, fresh);
+        return STATUS_OK;
+    }
+    // Nothing there, or a file system that cannot exchange: two renames, and only between them none.
     bool replaces = rename(directory, old) == 0;
     if (rename(fresh, directory) != 0) {
         int error = errno;
@@ -528,7 +555,10 @@ enum status saved_model_save(const char *directory, const struct saved_model_inf
     }
     collect(&w);
     const char *fresh = arena_printf(&w.arena, "%s.tmp-%ld", target, (long)getpid());
-    enum status status = check_target(&w, target);
+    enum status status = check_names(info->net);
+    if (status == STATUS_OK) {
+        status = check_target(&w, target);
+    }
     if (status == STATUS_OK) {
         status = write_folder(&w, fresh, store);
         if (status == STATUS_OK) {

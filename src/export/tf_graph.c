@@ -178,13 +178,14 @@ static const char *finish(struct tf_writer *writer, struct tf_node *tf, const ch
 
 // A constant beside a node: shapes, axes.
 static const char *write_ints(struct tf_writer *writer, const struct node *node, const char *part,
-                              const int32_t *values, int count)
+                              const int32_t *values, struct shape shape)
 {
     struct tf_node tf;
     const char *name = node_name(writer, node, part);
     tf_node_begin(&tf, name, "Const");
     tf_attr_type(&tf, "dtype", TF_INT32);
-    tf_attr_tensor(&tf, "value", TF_INT32, SHAPE(count), values, sizeof *values * (size_t)count);
+    tf_attr_tensor(&tf, "value", TF_INT32, shape, values,
+                   sizeof *values * (size_t)shape_count(shape));
     return finish(writer, &tf, name, "output");
 }
 
@@ -302,7 +303,7 @@ static enum status write_reshape(struct tf_writer *writer, const struct node *no
     for (int i = 1; i < node->shape.rank; i++) {
         dims[i] = (int32_t)node->shape.dim[i];
     }
-    const char *shape = write_ints(writer, node, "shape", dims, node->shape.rank);
+    const char *shape = write_ints(writer, node, "shape", dims, SHAPE(node->shape.rank));
     struct tf_node tf;
     const char *own = node_name(writer, node, row->tf_op);
     tf_node_begin(&tf, own, row->tf_op);
@@ -319,11 +320,12 @@ static enum status write_sum(struct tf_writer *writer, const struct node *node,
 {
     const char *x;
     int32_t axes[SHAPE_RANK_MAX];
+    int given = node->attr.axis_count, count = given ? given : node->inputs[0]->shape.rank;
     TRY(tf_write(writer, node->inputs[0], &x));
-    for (int i = 0; i < node->attr.axis_count; i++) {
-        axes[i] = node->attr.axes[i];
+    for (int i = 0; i < count; i++) {
+        axes[i] = given ? node->attr.axes[i] : i;  // none given: all
     }
-    const char *indices = write_ints(writer, node, "axes", axes, node->attr.axis_count);
+    const char *indices = write_ints(writer, node, "axes", axes, SHAPE(count));
     struct tf_node tf;
     const char *own = node_name(writer, node, row->tf_op);
     tf_node_begin(&tf, own, row->tf_op);
@@ -332,6 +334,30 @@ static enum status write_sum(struct tf_writer *writer, const struct node *node,
     tf_attr_type(&tf, "T", TF_FLOAT);
     tf_attr_type(&tf, "Tidx", TF_INT32);
     tf_attr_bool(&tf, "keep_dims", node->attr.keep_dims);
+    *name = finish(writer, &tf, own, row->output);
+    return STATUS_OK;
+}
+
+// The amounts of padding are a constant (rank, 2): before and after each dimension.
+static enum status write_pad(struct tf_writer *writer, const struct node *node,
+                             const struct row *row, const char **name)
+{
+    const char *x;
+    int32_t amounts[2 * SHAPE_RANK_MAX];
+    TRY(tf_write(writer, node->inputs[0], &x));
+    for (int i = 0; i < node->shape.rank; i++) {
+        amounts[2 * i] = (int32_t)node->attr.start[i];
+        amounts[2 * i + 1] = (int32_t)node->attr.stop[i];
+    }
+    const char *paddings =
+        write_ints(writer, node, "paddings", amounts, SHAPE(node->shape.rank, 2));
+    struct tf_node tf;
+    const char *own = node_name(writer, node, row->tf_op);
+    tf_node_begin(&tf, own, row->tf_op);
+    tf_node_input(&tf, x);
+    tf_node_input(&tf, paddings);
+    tf_attr_type(&tf, "T", TF_FLOAT);
+    tf_attr_type(&tf, "Tpaddings", TF_INT32);
     *name = finish(writer, &tf, own, row->output);
     return STATUS_OK;
 }
@@ -435,6 +461,7 @@ static const struct row rows[] = {
     {OP_MAX_POOL, "MaxPool", "output", write_pool},
     {OP_AVG_POOL, "AvgPool", "output", write_pool},
     {OP_RESHAPE, "Reshape", "output", write_reshape},
+    {OP_PAD, "Pad", "output", write_pad},
     {OP_REDUCE_SUM, "Sum", "output", write_sum},
     {OP_MATMUL, "MatMul", "product", write_matmul},
     {OP_BATCH_NORM, "", "", write_batch_norm},

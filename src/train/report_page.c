@@ -48,6 +48,7 @@ const char report_style[] =
     "padding:10px 16px;margin-top:12px}summary{cursor:pointer;font-weight:600}"
     "pre{overflow-x:auto;font-size:13px;line-height:1.45}"
     "footer{color:var(--soft);font-size:13px;margin-top:40px}"
+    "@media(max-width:600px){svg text{font-size:19px}}"
     "@media print{body{background:#fff}.chart,.big div,details,.scroll{break-inside:avoid}"
     "details>*{display:block}.chart output{display:none}}";
 

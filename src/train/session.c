@@ -74,9 +74,6 @@ static enum status choose_backend(struct session *session)
         bool asked = strcmp(wanted, "auto") == 0 || strcmp(wanted, (*row)->name) == 0;
         if (asked && (*row)->device_count(&reason) > 0) {
             session->backend = *row;
-            if (strcmp((*row)->name, "ref") == 0 && strcmp(wanted, "auto") == 0) {
-                LOG_WARN("this build has no oneDNN: the slow reference kernels compute");
-            }
             return STATUS_OK;
         }
     }

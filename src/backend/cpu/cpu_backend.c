@@ -3,26 +3,39 @@
 // profile. How a graph becomes steps is in cpu_plan.c.
 #include <cpuid.h>
 #include <immintrin.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cpu_impl.h"
 
-// Below this many elements or multiply-adds waking a second thread costs more than it saves (a fork
-// and join is 1-2 us, a thread does some 10^10 of them a second).
-static const double parallel_work = 16384;
+// Below this many elements waking a second thread costs more than it saves: a fork and join is 2 us
+// and up, and a thread passes over this many in some 10 us.
+static const double parallel_work = 65536;
 
+struct parallel_job {
+    void (*body)(void *argument, int thread, int threads);
+    void *argument;
+    int threads;
+};
+
+static enum status run_part(void *context, int member)
+{
+    const struct parallel_job *job = context;
+    job->body(job->argument, member, job->threads);
+    return STATUS_OK;
+}
+
+// The number of parts is part of the result (sums of parts): it is that of the device, always.
 void cpu_parallel(const struct exec *exec, double work,
                   void (*body)(void *argument, int thread, int threads), void *argument)
 {
-    int threads = work < parallel_work ? 1 : exec->device->threads;
-    if (threads == 1) {
+    const struct device *device = exec->device;
+    if (work < parallel_work || device->threads == 1) {
         body(argument, 0, 1);
         return;
     }
-#pragma omp parallel num_threads(threads)
-    body(argument, omp_get_thread_num(), omp_get_num_threads());
+    struct parallel_job job = {body, argument, device->threads};
+    (void)team_run(device->team, run_part, &job);  // a part cannot fail
 }
 
 static int cpu_device_count(const char **reason)
@@ -59,17 +72,44 @@ static void cpu_model(char name[49])
     }
 }
 
+struct peak_job {
+    const struct device *device;
+    double *flops;  // [threads]
+};
+
+static enum status run_peak(void *context, int member)
+{
+    const struct peak_job *job = context;
+    job->flops[member] = job->device->kernels->peak(200000);  // some 10 ms
+    return STATUS_OK;
+}
+
 // The best of several short runs of independent multiply-adds on all threads.
 static double measure_peak(const struct device *device)
 {
+    struct peak_job job = {device, MEM_NEW_ARRAY(double, device->threads)};
     double best = 0;
     for (int round = 0; round < 5; round++) {
         double flops = 0, start = time_now();
-#pragma omp parallel num_threads(device->threads) reduction(+ : flops)
-        flops += device->kernels->peak(200000);  // some 10 ms
-        best = MAX(best, flops / (time_now() - start));
+        (void)team_run(device->team, run_peak, &job);
+        double seconds = time_now() - start;
+        for (int i = 0; i < device->threads; i++) {
+            flops += job.flops[i];
+        }
+        best = MAX(best, flops / seconds);
     }
+    mem_free(job.flops);
     return best;
+}
+
+// Denormals cost a hundred times a normal number and carry nothing in float32 training.
+enum { FLUSH_DENORMALS = 0x8040 };  // FTZ and DAZ
+
+static enum status flush_denormals(void *context, int member)
+{
+    (void)context, (void)member;
+    _mm_setcsr(_mm_getcsr() | FLUSH_DENORMALS);
+    return STATUS_OK;
 }
 
 static enum status cpu_open(const struct device_options *options, struct device **out)
@@ -83,6 +123,16 @@ static enum status cpu_open(const struct device_options *options, struct device 
     cpu_model(model);
     snprintf(device->text, sizeof device->text, "%s, %d thread%s, %s", model, device->threads,
              device->threads == 1 ? "" : "s", device->kernels->name);
+    enum status status = team_new(device->threads, &device->team);
+    if (status != STATUS_OK) {
+        mem_free(device);
+        *out = NULL;
+        return status;
+    }
+    // The members compute only for this device; the caller switches back and forth in cpu_run.
+    unsigned control = _mm_getcsr();
+    (void)team_run(device->team, flush_denormals, NULL);
+    _mm_setcsr(control);
     if (device->profile) {
         device->peak = measure_peak(device);
     }
@@ -92,7 +142,10 @@ static enum status cpu_open(const struct device_options *options, struct device 
 
 static void cpu_close(struct device *device)
 {
-    mem_free(device);
+    if (device) {
+        team_free(device->team);
+        mem_free(device);
+    }
 }
 
 static const char *cpu_describe(const struct device *device)
@@ -100,7 +153,7 @@ static const char *cpu_describe(const struct device *device)
     return device->text;
 }
 
-// ---- Variables ------------------------------------------------------------------------------------
+// ---- Variables ----------------------------------------------------------------------------------
 
 static size_t variable_bytes(const struct variable *variable)
 {
@@ -155,7 +208,7 @@ static enum status cpu_state_get(const struct state *state, const struct variabl
     return STATUS_OK;
 }
 
-// ---- Graphs ---------------------------------------------------------------------------------------
+// ---- Graphs -------------------------------------------------------------------------------------
 
 static const char *cpu_refuses(const struct node *node)
 {
@@ -193,15 +246,6 @@ static enum status cpu_compile(struct device *device, const struct graph *graph,
     return STATUS_OK;
 }
 
-// Denormals cost a hundred times a normal number and carry nothing in float32 training.
-enum { FLUSH_DENORMALS = 0x8040 };  // FTZ and DAZ
-
-static void flush_denormals(const struct device *device)
-{
-#pragma omp parallel num_threads(device->threads)
-    _mm_setcsr(_mm_getcsr() | FLUSH_DENORMALS);
-}
-
 static enum status run_steps(struct exec *exec)
 {
     bool profile = exec->device->profile;
@@ -231,7 +275,7 @@ static enum status cpu_run(struct exec *exec, const void *const *feeds, void *co
     }
     unsigned control = _mm_getcsr();
     if (graph->real == DTYPE_F32) {
-        flush_denormals(exec->device);
+        _mm_setcsr(control | FLUSH_DENORMALS);
     }
     enum status status = run_steps(exec);
     _mm_setcsr(control);
@@ -249,7 +293,7 @@ static size_t cpu_exec_bytes(const struct exec *exec)
     return exec->slab_size;
 }
 
-// ---- Profile --------------------------------------------------------------------------------------
+// ---- Profile ------------------------------------------------------------------------------------
 
 static double step_bytes(const struct exec *exec, const struct step *step)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_basic_impl.h: elementwise ops, sums and optimizer updates, one pass over memory each. Private;
-// compiled once an instruction set.
+// cpu_basic_impl.h: elementwise ops, sums and optimizer updates, one pass over memory each.
+// Private; compiled once an instruction set.
 #ifndef CPU_BASIC_IMPL_H
 #define CPU_BASIC_IMPL_H
 
@@ -152,7 +152,7 @@ static void from_bytes_run(const uint8_t *x, float *y, int64_t count)
     }
 }
 
-// ---- Sums -----------------------------------------------------------------------------------------
+// ---- Sums ---------------------------------------------------------------------------------------
 
 // Eight chains: more than the latency of an addition hides; they are added up in a fixed order.
 static float sum_run(const float *x, int64_t count)
@@ -211,7 +211,7 @@ static void sum_rows_run(const float *x, int64_t rows, int64_t cols, float *out)
     sum_rows(x, rows, cols, out, false);
 }
 
-// ---- Updates --------------------------------------------------------------------------------------
+// ---- Updates ------------------------------------------------------------------------------------
 
 // What an update needs besides its vectors, computed once.
 struct update_rule {

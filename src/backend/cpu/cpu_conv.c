@@ -51,9 +51,10 @@ static bool is_narrow(const struct cpu_conv *conv)
 static void forward_pass(const struct cpu_conv *conv, struct cpu_pass *pass)
 {
     bool narrow = is_narrow(conv);
-    bool padded = narrow && (conv->pad[0] || conv->pad[1] ||
-                             (conv->p - 1) * conv->stride[0] + (conv->r - 1) * conv->dilation[0] >= conv->h ||
-                             (conv->q - 1) * conv->stride[1] + conv->s > conv->w);
+    // Rows and columns up to the last pixel that a point reads.
+    int64_t rows = (conv->p - 1) * conv->stride[0] + (conv->r - 1) * conv->dilation[0] + 1;
+    int64_t cols = (conv->q - 1) * conv->stride[1] + conv->s;
+    bool padded = narrow && (conv->pad[0] || conv->pad[1] || rows > conv->h || cols > conv->w);
     *pass = (struct cpu_pass){
         .taps = narrow ? conv->r : conv->r * conv->s,
         .depth = narrow ? conv->s * conv->c : conv->c,
@@ -67,9 +68,8 @@ static void forward_pass(const struct cpu_conv *conv, struct cpu_pass *pass)
         pass->at[t][1] = s * conv->dilation[1] - (padded ? 0 : conv->pad[1]);
     }
     if (padded) {  // every pixel that a point reads lies in the copy
-        pass->in[0] = MAX((conv->p - 1) * conv->stride[0] + (conv->r - 1) * conv->dilation[0] + 1,
-                          conv->h + conv->pad[0]);
-        pass->in[1] = MAX((conv->q - 1) * conv->stride[1] + conv->s, conv->w + conv->pad[1]);
+        pass->in[0] = MAX(rows, conv->h + conv->pad[0]);
+        pass->in[1] = MAX(cols, conv->w + conv->pad[1]);
     }
 }
 
@@ -119,7 +119,8 @@ static bool winograd_pays(const struct exec *exec, const struct cpu_conv *conv, 
     return fits && 36 * tiles * 3 <= 9 * conv->p * conv->q * 2;  // two thirds of the products
 }
 
-// The kernels of first convolutions read weights in place and take the gradient through the maximum.
+// The kernels of first convolutions read weights in place and take the gradient through the
+// maximum.
 static bool narrow_fits(const struct conv_step *plan)
 {
     const struct cpu_conv *c = &plan->conv;
@@ -223,7 +224,7 @@ static enum status run_forward(struct exec *exec, const struct step *step)
     if (plan->packed_floats) {
         cpu_parallel(exec, (double)plan->packed_floats, pack_body, &job);
     }
-    cpu_parallel(exec, conv_work(plan), forward_body, &job);
+    cpu_parallel(exec, conv_work(plan) / CPU_WORK_PRODUCTS, forward_body, &job);
     return STATUS_OK;
 }
 
@@ -325,7 +326,9 @@ static bool plan_forward(struct exec *exec, const struct node *node, struct step
     plan->y = node;
     plan->task.pool = relu != node;
     plan->codes = plan->task.pool ? relu : NULL;  // take the place of relu's values
-    step->kernel = plan->task.pool ? "conv+bias+relu+pool" : plan->task.relu ? "conv+bias+relu" : "conv+bias";
+    step->kernel = plan->task.pool   ? "conv+bias+relu+pool"
+                   : plan->task.relu ? "conv+bias+relu"
+                                     : "conv+bias";
     step->flops = node_flops(conv);
     finish(exec, step, plan);
     if (plan->codes) {

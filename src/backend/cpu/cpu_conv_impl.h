@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_conv_impl.h: convolutions in NHWC without unfolding: register tiles read pixels through a table
-// of pointers, one a tap and point, so stride, dilation and padding cost nothing in the inner loop.
-// Private; compiled once an instruction set.
+// cpu_conv_impl.h: convolutions in NHWC without unfolding: register tiles read pixels through a
+// table of pointers, one a tap and point, so stride, dilation and padding cost nothing in the inner
+// loop. Private; compiled once an instruction set.
 #ifndef CPU_CONV_IMPL_H
 #define CPU_CONV_IMPL_H
 
@@ -11,7 +11,8 @@
 // A pixel outside the image.
 static const float zero_pixel[CPU_DEPTH_MAX];
 
-// Points a block: its pixels (32 K floats) stay in the second-level cache; at least 8 tiles a panel.
+// Points a block: its pixels (32 K floats) stay in the second-level cache; at least 8 tiles a
+// panel.
 INLINE int64_t block_rows(const struct cpu_conv_task *task, int64_t rows, int64_t width,
                           int64_t depth)
 {
@@ -116,10 +117,10 @@ static void conv_block_run(const struct conv_block *block, void *table)
     }
 }
 
-// ---- Pooling by 2 x 2 -----------------------------------------------------------------------------
+// ---- Pooling by 2 x 2 ---------------------------------------------------------------------------
 
-// The maximum of four, NaN if one is, and which came first: 0 to 3, with 4 added when the maximum is
-// not positive: then relu lets no gradient through.
+// The maximum of four, NaN if one is, and which came first: 0 to 3, with 4 added when the maximum
+// is not positive: then relu lets no gradient through.
 INLINE void pool_of_four(const vec v[4], vec *best, vec_int *code)
 {
     vec m = vec_max(vec_max(v[0], v[1]), vec_max(v[2], v[3]));
@@ -158,10 +159,10 @@ static void pool_rows(const float *in, int64_t rows, int64_t width, int64_t k, f
     }
 }
 
-// ---- Scratch --------------------------------------------------------------------------------------
+// ---- Scratch ------------------------------------------------------------------------------------
 
-// A thread's scratch: the pointers of a block; a panel of the gradient (when its last columns do not
-// fill a tile); an image of results or of their gradient; an image of x with its padding.
+// A thread's scratch: the pointers of a block; a panel of the gradient (when its last columns do
+// not fill a tile); an image of results or of their gradient; an image of x with its padding.
 struct conv_scratch {
     void *table;
     float *panel, *image, *padded;
@@ -188,13 +189,15 @@ static size_t conv_scratch_at(const struct cpu_conv_task *task, int thread,
     }
     int64_t points = conv->q * block_rows(task, conv->p, conv->q, conv->c);
     table = MAX(table, sizeof(void *) * (size_t)points);
-    int64_t image = task->pool || task->gradient != GRADIENT_PLAIN ? conv->p * conv->q * conv->k : 0;
+    bool whole = task->pool || task->gradient != GRADIENT_PLAIN;
+    int64_t image = whole ? conv->p * conv->q * conv->k : 0;
+    int64_t panel = conv->k % TILE_COLS ? points * TILE_COLS : 0;
     if (task->narrow) {  // forward keeps no image; backward has the quads of x
         image = task->backward ? 4 * forward->in[0] * forward->in[1] * conv->c : 0;
     }
     size_t at[4] = {
         scratch_take(&total, table),
-        scratch_take(&total, conv->k % TILE_COLS ? sizeof(float) * (size_t)(points * TILE_COLS) : 0),
+        scratch_take(&total, sizeof(float) * (size_t)panel),
         scratch_take(&total, sizeof(float) * (size_t)image),
         scratch_take(&total, forward->padded ? sizeof(float) * (size_t)(forward->in[0] *
                                                    forward->in[1] * conv->c) : 0)};
@@ -227,7 +230,7 @@ static const float *forward_image(const struct cpu_conv_task *task, int64_t n, f
     return padded;
 }
 
-// ---- Forward --------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 static void conv_forward_run(const struct cpu_conv_task *task, int thread, int threads)
 {
@@ -258,7 +261,7 @@ static void conv_forward_run(const struct cpu_conv_task *task, int thread, int t
     }
 }
 
-// ---- Backward -------------------------------------------------------------------------------------
+// ---- Backward -----------------------------------------------------------------------------------
 
 // The gradient of the convolution's result, an image of it: through relu, or through pool and relu.
 static const float *gradient_image(const struct cpu_conv_task *task, int64_t n, float *out)

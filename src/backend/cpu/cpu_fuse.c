@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_fuse.c: finds groups of nodes that one kernel computes together, so that what lies between them
-// never goes through memory. A group's step stands where its last node stands.
+// cpu_fuse.c: finds groups of nodes that one kernel computes together, so that what lies between
+// them never goes through memory. A group's step stands where its last node stands.
 #include "cpu_impl.h"
 
 struct finder {
@@ -82,7 +82,7 @@ static void find_biased(struct finder *finder, const struct node *node)
     }
 }
 
-// ---- The way back of a convolution ----------------------------------------------------------------
+// ---- The way back of a convolution --------------------------------------------------------------
 
 static bool is_bias_sum(const struct node *node)
 {
@@ -101,8 +101,8 @@ static bool is_one_of(const struct node *node, const struct node *const *nodes, 
     return false;
 }
 
-// Nothing may read a member before the last member's place, or write a variable in between. A reshape
-// of a member only gives it another name.
+// Nothing may read a member before the last member's place, or write a variable in between. A
+// reshape of a member only gives it another name.
 static bool can_wait(const struct finder *finder, const struct node *const *nodes, int count)
 {
     enum { NAMES_MAX = 8 };
@@ -178,7 +178,7 @@ static void find_relu_back(struct finder *finder, const struct node *node)
     }
 }
 
-// ---- Convolution, relu and a 2 x 2 maximum --------------------------------------------------------
+// ---- Convolution, relu and a 2 x 2 maximum ------------------------------------------------------
 
 static bool is_two_by_two(const struct op_attr *attr)
 {
@@ -190,8 +190,8 @@ static bool is_two_by_two(const struct op_attr *attr)
     return yes;
 }
 
-// The relu's values are needed by the maximum, and on the way back by the gradients of the maximum and
-// of the relu itself; which element won, a byte each, serves all of these.
+// The relu's values are needed by the maximum, and on the way back by the gradients of the maximum
+// and of the relu itself; which element won, a byte each, serves all of these.
 static void find_pooled(struct finder *finder, const struct node *pool)
 {
     struct exec *exec = finder->exec;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_gemm_impl.h: the register tile on which matrix products and convolutions stand, and the matrix
-// product. A tile is up to TILE_ROWS x TILE_COLS results held in registers (6 x 2 vectors: twelve sums
-// hide the latency of two multiply-adds a cycle and leave room for their operands). Every result is
-// the sum over k in ascending order whatever the tile's height is, so a row's value does not depend
-// on how many rows there are. Private; compiled once an instruction set.
+// cpu_gemm_impl.h: the register tile on which matrix products and convolutions stand, and the
+// matrix product. A tile is up to TILE_ROWS x TILE_COLS results held in registers (6 x 2 vectors:
+// twelve sums hide the latency of two multiply-adds a cycle and leave room for their operands).
+// Every result is the sum over k in ascending order whatever the tile's height is, so a row's value
+// does not depend on how many rows there are. Private; compiled once an instruction set.
 #ifndef CPU_GEMM_IMPL_H
 #define CPU_GEMM_IMPL_H
 
@@ -62,34 +62,35 @@ INLINE void tile_columns(int count, int64_t depth, const float *const *columns, 
 // Loads or stores `cols` <= TILE_COLS results a row.
 INLINE void tile_load(int count, float *const *out, int64_t cols, vec acc[TILE_ROWS][2])
 {
+    if (cols == TILE_COLS) {
 #pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        if (cols == TILE_COLS) {
+        for (int i = 0; i < count; i++) {
             acc[i][0] = vec_load(out[i]);
             acc[i][1] = vec_load(out[i] + LANES);
-        } else if (cols >= LANES) {
-            acc[i][0] = vec_load(out[i]);
-            acc[i][1] = vec_load_part(out[i] + LANES, cols - LANES);
-        } else {
-            acc[i][0] = vec_load_part(out[i], cols);
-            acc[i][1] = vec_set(0);
         }
+        return;
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < count; i++) {
+        acc[i][0] = vec_load_part(out[i], MIN(cols, (int64_t)LANES));
+        acc[i][1] = vec_load_part(out[i] + LANES, MAX(cols - LANES, (int64_t)0));
     }
 }
 
 INLINE void tile_store(int count, float *const *out, int64_t cols, vec acc[TILE_ROWS][2])
 {
+    if (cols == TILE_COLS) {
 #pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        if (cols == TILE_COLS) {
+        for (int i = 0; i < count; i++) {
             vec_store(out[i], acc[i][0]);
             vec_store(out[i] + LANES, acc[i][1]);
-        } else if (cols >= LANES) {
-            vec_store(out[i], acc[i][0]);
-            vec_store_part(out[i] + LANES, acc[i][1], cols - LANES);
-        } else {
-            vec_store_part(out[i], acc[i][0], cols);
         }
+        return;
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < count; i++) {
+        vec_store_part(out[i], acc[i][0], MIN(cols, (int64_t)LANES));
+        vec_store_part(out[i] + LANES, acc[i][1], MAX(cols - LANES, (int64_t)0));
     }
 }
 
@@ -166,6 +167,77 @@ static void tile_run(int64_t count, const struct tile_job *job)
     }
 }
 
+// The same for operands at even steps, as in plain products: rows of A a_step apart (or columns,
+// when by_columns), rows of the result out_step apart.
+struct strided {
+    int64_t depth;
+    const float *a, *b;
+    int64_t a_step, ldb;
+    float *out;
+    int64_t out_step, cols;
+    bool accumulate, finish, relu;
+    const float *bias;
+};
+
+INLINE void strided_tile(int count, bool by_columns, const struct strided *s)
+{
+    vec acc[TILE_ROWS][2];
+    float *out[TILE_ROWS];
+    const float *a = s->a, *b = s->b;
+    const int64_t ldb = s->ldb, a_step = s->a_step, depth = s->depth;
+#pragma GCC unroll 6
+    for (int i = 0; i < count; i++) {
+        out[i] = s->out + i * s->out_step;
+    }
+    if (s->accumulate) {
+        tile_load(count, out, s->cols, acc);
+    } else {
+        tile_zero(count, acc);
+    }
+    if (by_columns) {
+        for (int64_t k = 0; k < depth; k++, a += a_step) {
+            TILE_BODY(count, a[i]);
+        }
+    } else {
+        const float *row[TILE_ROWS];
+#pragma GCC unroll 6
+        for (int i = 0; i < count; i++) {
+            row[i] = a + i * a_step;
+        }
+        for (int64_t c = 0; c < depth; c++) {
+            TILE_BODY(count, row[i][c]);
+        }
+    }
+    if (s->finish) {
+        tile_finish(count, s->bias, s->relu, s->cols, acc);
+    }
+    tile_store(count, out, s->cols, acc);
+}
+
+static void strided_rows(int64_t count, const struct strided *s)
+{
+    switch (count) {
+    case 1: strided_tile(1, false, s); break;
+    case 2: strided_tile(2, false, s); break;
+    case 3: strided_tile(3, false, s); break;
+    case 4: strided_tile(4, false, s); break;
+    case 5: strided_tile(5, false, s); break;
+    default: strided_tile(6, false, s); break;
+    }
+}
+
+static void strided_columns(int64_t count, const struct strided *s)
+{
+    switch (count) {
+    case 1: strided_tile(1, true, s); break;
+    case 2: strided_tile(2, true, s); break;
+    case 3: strided_tile(3, true, s); break;
+    case 4: strided_tile(4, true, s); break;
+    case 5: strided_tile(5, true, s); break;
+    default: strided_tile(6, true, s); break;
+    }
+}
+
 INLINE void transpose_4x4(const float *const *in, float *out, int64_t out_step)
 {
     typedef float vec4 __attribute__((vector_size(16)));
@@ -235,38 +307,45 @@ struct gemm_block {
     int64_t ldb, panel_step;
 };
 
+// Columns of A lie far apart: no prefetcher of the machine follows that many streams.
+static void prefetch_columns(const struct gemm_block *block, int64_t i, int64_t rows)
+{
+    const float *a = block->gemm->a + block->k0 * block->gemm->lda + i;
+    for (int64_t k = 0; k < block->depth; k++, a += block->gemm->lda) {
+        for (int64_t line = 0; line < rows; line += 16) {
+            __builtin_prefetch(a + line, 0, 2);
+        }
+    }
+}
+
 // Tiles [tile, tile_end) of the rows [i0, i1) against all panels of the block.
 static void gemm_tiles(const struct gemm_block *block, int64_t tile, int64_t tile_end,
                        int64_t tile_count)
 {
     const struct cpu_gemm *g = block->gemm;
     int64_t rows = block->i1 - block->i0;
-    const float *columns[GEMM_DEPTH];
-    if (g->transpose_a) {
-        for (int64_t k = 0; k < block->depth; k++) {
-            columns[k] = g->a + (block->k0 + k) * g->lda;
-        }
+    struct strided s = {.depth = block->depth, .a_step = g->lda, .ldb = block->ldb,
+                        .out_step = g->ldc, .accumulate = block->k0 > 0,
+                        .finish = block->k0 + block->depth == g->k, .relu = g->relu};
+    if (g->transpose_a && tile_end < tile_count) {
+        prefetch_columns(block, block->i0 + part_start(rows, tile_end, tile_count),
+                         GEMM_TILES * TILE_ROWS);
     }
-    struct tile_job job = {.by_columns = g->transpose_a, .taps = 1, .depth = block->depth,
-                           .ldb = block->ldb, .accumulate = block->k0 > 0,
-                           .finish = block->k0 + block->depth == g->k, .relu = g->relu};
     for (int64_t j = block->j0, panel = 0; j < block->j1; j += TILE_COLS, panel++) {
-        job.b = block->b + panel * block->panel_step;
-        job.cols = MIN((int64_t)TILE_COLS, block->j1 - j);
-        job.bias = g->bias ? g->bias + j : NULL;
+        s.b = block->b + panel * block->panel_step;
+        s.cols = MIN((int64_t)TILE_COLS, block->j1 - j);
+        s.bias = g->bias ? g->bias + j : NULL;
         for (int64_t t = tile; t < tile_end; t++) {
             int64_t i = block->i0 + part_start(rows, t, tile_count);
             int64_t count = block->i0 + part_start(rows, t + 1, tile_count) - i;
-            const float *row[TILE_ROWS];
-            float *out[TILE_ROWS];
-            for (int64_t r = 0; r < count; r++) {
-                row[r] = g->a + (i + r) * g->lda + block->k0;
-                out[r] = g->c + (i + r) * g->ldc + j;
+            s.out = g->c + i * g->ldc + j;
+            if (g->transpose_a) {
+                s.a = g->a + block->k0 * g->lda + i;
+                strided_columns(count, &s);
+            } else {
+                s.a = g->a + i * g->lda + block->k0;
+                strided_rows(count, &s);
             }
-            job.a = g->transpose_a ? columns : row;
-            job.offset = i;
-            job.out = out;
-            tile_run(count, &job);
         }
     }
 }
@@ -295,7 +374,8 @@ static void gemm_block_run(struct gemm_block *block, float *scratch)
 // scratch: CPU_GEMM_DEPTH * CPU_GEMM_COLS floats of this thread.
 static void gemm_run(const struct cpu_gemm *g, float *scratch, int thread, int threads)
 {
-    int64_t row_tiles = CEIL_DIV(g->m, (int64_t)TILE_ROWS), panels = CEIL_DIV(g->n, (int64_t)TILE_COLS);
+    int64_t row_tiles = CEIL_DIV(g->m, (int64_t)TILE_ROWS);
+    int64_t panels = CEIL_DIV(g->n, (int64_t)TILE_COLS);
     struct gemm_block block = {.gemm = g, .i1 = g->m};
     int64_t j_begin = 0, j_end = g->n;
     if (row_tiles > panels) {  // the longer side is divided

@@ -25,7 +25,7 @@ static bool is_f32(const struct node *node)
     return node->inputs[0]->dtype == DTYPE_F32;
 }
 
-// ---- Pooling --------------------------------------------------------------------------------------
+// ---- Pooling ------------------------------------------------------------------------------------
 
 static void pool_body(void *argument, int thread, int threads)
 {
@@ -71,7 +71,7 @@ bool cpu_plan_pool(struct exec *exec, const struct node *node, struct step *step
     return is_f32(node);
 }
 
-// ---- Batch normalisation --------------------------------------------------------------------------
+// ---- Batch normalisation ------------------------------------------------------------------------
 
 enum { NORM_ROWS = 256 };  // a chunk, so that the order of sums does not depend on the threads
 
@@ -203,7 +203,7 @@ bool cpu_plan_norm(struct exec *exec, const struct node *node, struct step *step
     return is_f32(node);
 }
 
-// ---- Rows -----------------------------------------------------------------------------------------
+// ---- Rows ---------------------------------------------------------------------------------------
 
 static void rows_body(void *argument, int thread, int threads)
 {
@@ -246,7 +246,7 @@ bool cpu_plan_rows(struct exec *exec, const struct node *node, struct step *step
     return is_f32(node);
 }
 
-// ---- Cross-entropy with labels --------------------------------------------------------------------
+// ---- Cross-entropy with labels ------------------------------------------------------------------
 
 // One row: its loss into *loss, or its gradient times dloss into dz.
 static void entropy_row(const float *z, int64_t n, int32_t label, double smoothing, float *loss,
@@ -312,7 +312,7 @@ bool cpu_plan_entropy(struct exec *exec, const struct node *node, struct step *s
     return is_f32(node) && node->inputs[1]->dtype == DTYPE_I32;
 }
 
-// ---- Dropout --------------------------------------------------------------------------------------
+// ---- Dropout ------------------------------------------------------------------------------------
 
 static void dropout_body(void *argument, int thread, int threads)
 {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_impl.h: what the files of the CPU backend share. A graph becomes a list of steps; a step computes
-// one node or a fused group. All values lie in memory as the graph says (row-major, NHWC): no kernel
-// needs another layout, so nothing is ever reordered. Kernels that use vectors are compiled once an
-// instruction set (cpu_isa_*.c) and reached through a table chosen when the device opens. Private.
+// cpu_impl.h: what the files of the CPU backend share. A graph becomes a list of steps; a step
+// computes one node or a fused group. All values lie in memory as the graph says (row-major, NHWC):
+// no kernel needs another layout, so nothing is ever reordered. Kernels that use vectors are
+// compiled once an instruction set (cpu_isa_*.c) and reached through a table chosen when the device
+// opens. Private.
 #ifndef CPU_IMPL_H
 #define CPU_IMPL_H
 
 #include "trainer/backend.h"
+#include "trainer/thread.h"
 
-// ---- Kernels (one table an instruction set) ---------------------------------------------------------
+// ---- Kernels (one table an instruction set) -----------------------------------------------------
 
 enum { TILE_ROWS = 6 };
 // A block of B of depth 256 and 256 columns is 256 KiB: half the second-level cache of the smallest
@@ -52,9 +54,9 @@ struct cpu_conv {
     int64_t stride[2], dilation[2], pad[2];
 };
 
-// A pass over filter taps: for every point of a grid, the sum over taps of the pixel at
-// point * stride + at[tap] times the tap's matrix. The forward pass is one of them; the gradient by x
-// is one a phase of the stride.
+// A pass over filter taps: for every point of a grid, the sum over taps of the pixel at point *
+// stride + at[tap] times the tap's matrix. The forward pass is one of them; the gradient by x is
+// one a phase of the stride.
 enum { CPU_TAPS_MAX = 121, CPU_DEPTH_MAX = 4096 };  // 11 x 11
 struct cpu_pass {
     int64_t taps, depth, cols;       // depth: length of a tap's pixel; cols: of a result
@@ -63,8 +65,8 @@ struct cpu_pass {
     int64_t in[2], in_step;          // image of the operand, elements a pixel
     int64_t stride[2];
     int64_t grid[2];                 // points
-    int64_t out_start[2], out_stride[2], out_width;  // where a point's result lies in the result image
-    bool transposed;                 // a pass of the gradient: the tap's matrix is w[r][s] transposed
+    int64_t out_start[2], out_stride[2], out_width;  // a point's place in the result
+    bool transposed;                 // a pass of the gradient: w[r][s] is used transposed
     bool padded;                     // reads a copy of the image with its padding around it
     int64_t packed;                  // offset of its panels among the packed weights, in floats
 };
@@ -82,7 +84,7 @@ struct cpu_conv_task {
     const float *x, *w, *bias;
     float *packed;                   // weights of the passes in panels
     bool relu, pool;                 // forward: then a 2 x 2 maximum
-    float *y;                        // forward: result; backward: what the mask of relu is taken from
+    float *y;                        // forward: result; backward: relu's result, the mask
     uint8_t *codes;                  // pool: which of the four won, 4 = none is positive
     enum cpu_gradient gradient;
     const float *dy;
@@ -116,7 +118,7 @@ struct cpu_kernels {
     void (*unary)(enum op op, const float *x, float *y, int64_t count);
     void (*binary)(const struct cpu_binary *binary);
     void (*from_bytes)(const uint8_t *x, float *y, int64_t count);
-    void (*sum_rows)(const float *x, int64_t rows, int64_t cols, float *out);     // (rows, cols) -> (cols)
+    void (*sum_rows)(const float *x, int64_t rows, int64_t cols, float *out);  // out (cols)
     float (*sum)(const float *x, int64_t count);
     void (*update)(const struct cpu_update *update);
     void (*pool)(const struct cpu_windows *task, int64_t row, int64_t row_end);
@@ -138,10 +140,11 @@ struct cpu_kernels {
 };
 extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512;
 
-// ---- Steps ----------------------------------------------------------------------------------------
+// ---- Steps --------------------------------------------------------------------------------------
 
 struct device {
     int threads;
+    struct team *team;  // [threads]; member 0 is the caller
     const struct collective *collective;
     bool profile;
     const struct cpu_kernels *kernels;
@@ -163,8 +166,8 @@ struct step {
     int64_t calls;
 };
 
-// Plans a step for `node` (already filled for the plain case: reads, writes, flops). False when there is
-// no kernel for this case: the reference kernel takes it.
+// Plans a step for `node` (already filled for the plain case: reads, writes, flops). False when
+// there is no kernel for this case: the reference kernel takes it.
 typedef bool cpu_rule(struct exec *exec, const struct node *node, struct step *step);
 
 // Nodes that one step computes. What a rule can find by following inputs is not listed.
@@ -210,8 +213,10 @@ bool cpu_conv_fits(const struct node *node);     // conv2d*: there is a kernel
 void cpu_fuse(struct exec *exec);                // finds groups: fills covered and groups
 enum status cpu_exec_plan(struct exec *exec);    // fills steps, places, slab
 
-// Runs body(argument, thread, threads) on the device's threads; on this one alone when `work` (elements
-// touched or multiply-adds) is too small to pay for waking the others.
+// Runs body(argument, thread, threads) on the device's threads; on this one alone when `work`
+// (elements passed over) is too small to pay for waking the others. Multiply-adds in registers
+// count an eighth.
+enum { CPU_WORK_PRODUCTS = 8 };
 void cpu_parallel(const struct exec *exec, double work,
                   void (*body)(void *argument, int thread, int threads), void *argument);
 static inline int64_t cpu_part(int64_t count, int thread, int threads)

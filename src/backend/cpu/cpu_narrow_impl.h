@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu_narrow_impl.h: the first convolution of a small network: few input channels, then relu and a
 // 2 x 2 maximum. Forward, the four results under a window stay in registers until the maximum is
-// known. Backward, each channel's gradient goes to one of the four: instead of spreading it, the pixel
-// that the winner saw is picked for each lane. Private; compiled once an instruction set.
+// known. Backward, each channel's gradient goes to one of the four: instead of spreading it, the
+// pixel that the winner saw is picked for each lane. Private; compiled once an instruction set.
 #ifndef CPU_NARROW_IMPL_H
 #define CPU_NARROW_IMPL_H
 
@@ -126,7 +126,7 @@ static void narrow_forward_run(const struct cpu_conv_task *task, int thread, int
     }
 }
 
-// ---- Backward -------------------------------------------------------------------------------------
+// ---- Backward -----------------------------------------------------------------------------------
 
 // Lane i: table[code[i]] of four floats.
 INLINE vec vec_pick(const float *table, vec_int code)
@@ -141,8 +141,8 @@ INLINE vec vec_pick(const float *table, vec_int code)
 #endif
 }
 
-// quads[h][i] = the pixels (h, i), (h, i + c), (h + 1, i), (h + 1, i + c) of rows of floats: what the
-// four results of a window see through one tap.
+// quads[h][i] = the pixels (h, i), (h, i + c), (h + 1, i), (h + 1, i + c) of rows of floats: what
+// the four results of a window see through one tap.
 static void narrow_quads(const float *x, int64_t rows, int64_t width, int64_t c, float *quads)
 {
     for (int64_t h = 0; h + 1 < rows; h++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_ops.c: steps of the elementwise ops, reductions, matrix products, updates and collectives: how
-// the work is cut for the threads. The arithmetic is in the kernel tables.
+// cpu_ops.c: steps of the elementwise ops, reductions, matrix products, updates and collectives:
+// how the work is cut for the threads. The arithmetic is in the kernel tables.
 #include <math.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static enum status run_parallel(struct exec *exec, const struct step *step, doub
     return STATUS_OK;
 }
 
-// ---- Elementwise ----------------------------------------------------------------------------------
+// ---- Elementwise --------------------------------------------------------------------------------
 
 static void unary_body(void *argument, int thread, int threads)
 {
@@ -101,7 +101,8 @@ bool cpu_plan_cast(struct exec *exec, const struct node *node, struct step *step
     return node->dtype == DTYPE_F32 && node->inputs[0]->dtype == DTYPE_U8;
 }
 
-// numpy's broadcasting as loops: `rows` runs of `inner` elements, in which an operand moves by 0 or 1.
+// numpy's broadcasting as loops: `rows` runs of `inner` elements, in which an operand moves by 0 or
+// 1.
 struct broadcast {
     int rank;                       // of the outer loops
     int64_t dim[SHAPE_RANK_MAX];    // outermost first
@@ -193,6 +194,16 @@ static enum status run_binary(struct exec *exec, const struct step *step)
     return run_parallel(exec, step, (double)shape_count(step->node->shape), binary_body);
 }
 
+static enum status run_compare_labels(struct exec *exec, const struct step *step)
+{
+    const int32_t *a = cpu_in(exec, step, 0), *b = cpu_in(exec, step, 1);
+    float *y = cpu_out(exec, step);
+    for (int64_t i = 0; i < shape_count(step->node->shape); i++) {
+        y[i] = a[i] == b[i];
+    }
+    return STATUS_OK;
+}
+
 bool cpu_plan_binary(struct exec *exec, const struct node *node, struct step *step)
 {
     struct broadcast *plan = ARENA_NEW(&exec->arena, struct broadcast);
@@ -200,6 +211,11 @@ bool cpu_plan_binary(struct exec *exec, const struct node *node, struct step *st
     step->detail = plan;
     step->run = run_binary;
     step->kernel = "elementwise";
+    const struct node *a = node->inputs[0], *b = node->inputs[1];
+    if (node->op == OP_EQUAL && a->dtype == DTYPE_I32 && shape_equal(a->shape, b->shape)) {
+        step->run = run_compare_labels;  // of predictions
+        return node->dtype == DTYPE_F32;
+    }
     return all_f32(node);
 }
 
@@ -234,7 +250,7 @@ bool cpu_plan_broadcast(struct exec *exec, const struct node *node, struct step 
     return all_f32(node);
 }
 
-// ---- Reductions -----------------------------------------------------------------------------------
+// ---- Reductions ---------------------------------------------------------------------------------
 
 // Sum over the middle of (outer, mid, inner), in chunks whose size is fixed: the order of sums does
 // not depend on the number of threads.
@@ -308,11 +324,12 @@ bool cpu_plan_reduce(struct exec *exec, const struct node *node, struct step *st
     step->detail = plan;
     step->run = run_reduce;
     step->kernel = "sum";
-    step->scratch = plan->chunks > 1 ? sizeof(float) * (size_t)(plan->outer * plan->chunks * plan->inner) : 0;
+    size_t parts = (size_t)(plan->outer * plan->chunks * plan->inner);
+    step->scratch = plan->chunks > 1 ? sizeof(float) * parts : 0;
     return true;
 }
 
-// ---- Matrix products ------------------------------------------------------------------------------
+// ---- Matrix products ----------------------------------------------------------------------------
 
 struct matmul {
     struct cpu_gemm gemm;  // pointers are set when it runs
@@ -343,8 +360,8 @@ static void matmul_body(void *argument, int thread, int threads)
 static enum status run_matmul(struct exec *exec, const struct step *step)
 {
     const struct matmul *plan = step->detail;
-    double work = (double)plan->batch * (double)plan->gemm.m * (double)plan->gemm.n * (double)plan->gemm.k;
-    return run_parallel(exec, step, work, matmul_body);
+    double work = (double)(plan->batch * plan->gemm.m * plan->gemm.n) * (double)plan->gemm.k;
+    return run_parallel(exec, step, work / CPU_WORK_PRODUCTS, matmul_body);
 }
 
 static bool matmul_plan(struct exec *exec, const struct node *node, struct step *step,
@@ -389,7 +406,7 @@ bool cpu_plan_dense(struct exec *exec, const struct node *node, struct step *ste
     return matmul_plan(exec, matmul, step, add->inputs[1], relu);
 }
 
-// ---- Updates --------------------------------------------------------------------------------------
+// ---- Updates ------------------------------------------------------------------------------------
 
 static void update_body(void *argument, int thread, int threads)
 {
@@ -430,7 +447,7 @@ bool cpu_plan_update(struct exec *exec, const struct node *node, struct step *st
            shape_count(node->shape) > 1;
 }
 
-// ---- Collectives ----------------------------------------------------------------------------------
+// ---- Collectives --------------------------------------------------------------------------------
 
 struct sums {
     void **data;     // [write_count]

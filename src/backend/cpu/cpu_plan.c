@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_plan.c: makes the list of steps of a graph and places every value. One rule an op says whether
-// there is a kernel for a node; without one the reference kernel computes it, openly.
+// cpu_plan.c: makes the list of steps of a graph and places every value. One rule an op says
+// whether there is a kernel for a node; without one the reference kernel computes it, openly.
 #include "cpu_impl.h"
 
 static cpu_rule *const rules[OP_COUNT] = {
@@ -123,7 +123,7 @@ static void make_steps(struct exec *exec)
     }
 }
 
-// ---- Places ---------------------------------------------------------------------------------------
+// ---- Places -------------------------------------------------------------------------------------
 
 // last[i]: the last step that touches the storage of node i.
 static void find_lifetimes(const struct exec *exec, struct plan_item *items)

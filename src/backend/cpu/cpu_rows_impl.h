@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_rows_impl.h: softmax and cross-entropy of rows, windows of images, batch normalisation. Private;
-// compiled once an instruction set.
+// cpu_rows_impl.h: softmax and cross-entropy of rows, windows of images, batch normalisation.
+// Private; compiled once an instruction set.
 #ifndef CPU_ROWS_IMPL_H
 #define CPU_ROWS_IMPL_H
 
@@ -21,7 +21,7 @@ INLINE void row_store(float *p, vec v, int64_t left)
     }
 }
 
-// ---- Softmax --------------------------------------------------------------------------------------
+// ---- Softmax ------------------------------------------------------------------------------------
 
 // y = exp(x - largest) of one row; returns their sum, and the largest. y may be x.
 static float exp_row(const float *x, int64_t count, float *largest, float *y)
@@ -62,7 +62,7 @@ static void softmax_grad_run(const float *y, const float *dy, int64_t rows, int6
     }
 }
 
-// ---- Windows --------------------------------------------------------------------------------------
+// ---- Windows ------------------------------------------------------------------------------------
 
 struct window {
     int64_t top, bottom, left, right;  // inside the image, the last ones exclusive
@@ -161,9 +161,10 @@ static void pool_grad_run(const struct cpu_windows *t, int64_t first, int64_t la
     }
 }
 
-// ---- Batch normalisation --------------------------------------------------------------------------
+// ---- Batch normalisation ------------------------------------------------------------------------
 
-// Sums over rows of x (rows, c): of (x - mean)^2 into a, or with dy of dy * (x - mean) and dy into a, b.
+// Sums over rows of x (rows, c): of (x - mean)^2 into a, or with dy of dy * (x - mean) and dy into
+// a, b.
 static void norm_sums_run(const float *x, const float *mean, const float *dy, int64_t rows,
                           int64_t channels, float *a, float *b)
 {
@@ -191,7 +192,8 @@ static void norm_apply_run(const float *x, const float *mean, const float *scale
         for (int64_t c = 0; c < channels; c += LANES) {
             int64_t left = channels - c;
             vec d = row_load(x + c, left) - row_load(mean + c, left);
-            row_store(y + c, vec_fma(d, row_load(scale + c, left), row_load(shift + c, left)), left);
+            vec v = vec_fma(d, row_load(scale + c, left), row_load(shift + c, left));
+            row_store(y + c, v, left);
         }
     }
 }

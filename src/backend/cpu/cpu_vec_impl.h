@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu_vec_impl.h: one vector type for every instruction set. A file that compiles the kernels for one
-// set defines LANES (4, 8, 16 floats) after its target pragma and includes the kernel bodies; all of
-// them are written against this page only. Private.
+// cpu_vec_impl.h: one vector type for every instruction set. A file that compiles the kernels for
+// one set defines LANES (4, 8, 16 floats) after its target pragma and includes the kernel bodies;
+// all of them are written against this page only. Private.
 #ifndef CPU_VEC_IMPL_H
 #define CPU_VEC_IMPL_H
 
@@ -132,9 +132,15 @@ INLINE void vec_store_bytes(uint8_t *p, vec_int v)
 
 INLINE vec_int vec_load_bytes(const uint8_t *p)
 {
+#if LANES == 16
+    return (vec_int)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+#elif LANES == 8
+    return (vec_int)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
     vec_bytes bytes;
     memcpy(&bytes, p, sizeof bytes);
     return __builtin_convertvector(bytes, vec_int);
+#endif
 }
 
 // Sum of the lanes in one fixed order.

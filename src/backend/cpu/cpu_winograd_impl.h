@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu_winograd_impl.h: 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3): tiles of 6 x 6
 // pixels, 36 products where the definition needs 144. (Lavin and Gray, "Fast algorithms for
-// convolutional neural networks", 2016.) With V = B'dB of a tile, U = GwG' and M = U.V over channels,
-// y = A'MA. The way back is the exact transpose of that: W = A dy A', dU = V'W over tiles,
-// dV = W U', dx = B dV B' added where tiles overlap, dw = G'dU G. So all three directions have the
-// same 36 products a tile. Private; compiled once an instruction set.
+// convolutional neural networks", 2016.) With V = B'dB of a tile, U = GwG' and M = U.V over
+// channels, y = A'MA. The way back is the exact transpose of that: W = A dy A', dU = V'W over
+// tiles, dV = W U', dx = B dV B' added where tiles overlap, dw = G'dU G. So all three directions
+// have the same 36 products a tile. Private; compiled once an instruction set.
 #ifndef CPU_WINOGRAD_IMPL_H
 #define CPU_WINOGRAD_IMPL_H
 
@@ -12,7 +12,7 @@
 
 enum { WINO_SIZE = 6, WINO_OUT = 4, WINO_POINTS = 36 };
 
-// ---- One-dimensional transforms, on vectors of channels. Step: distance of consecutive elements. ------
+// ---- One-dimensional transforms, on vectors of channels. Step: distance of consecutive elements. 
 
 // B'd
 INLINE void wino_bt(const vec *d, int s, vec *o, int t)
@@ -106,7 +106,7 @@ INLINE void wino_gt(const vec *u, int s, vec *o, int t)
         }                                                                      \
     } while (0)
 
-// ---- Tiles ----------------------------------------------------------------------------------------
+// ---- Tiles --------------------------------------------------------------------------------------
 
 // A chunk of tiles computed together: whole images, or rows of tiles of one image.
 struct wino_chunk {
@@ -147,7 +147,8 @@ INLINE struct wino_tile wino_tile_at(const struct wino_chunk *chunk, int64_t wid
                               in_image % wide};
 }
 
-// Where pixel (row + i, col + j) of a size x size tile lies in an image; `outside` beyond its border.
+// Where pixel (row + i, col + j) of a size x size tile lies in an image; `outside` beyond its
+// border.
 INLINE void wino_places(const float *image, int64_t rows, int64_t cols, int64_t channels,
                         int64_t row, int64_t col, int size, const float *outside,
                         const float **out)
@@ -187,7 +188,8 @@ static void wino_input(const struct cpu_conv_task *task, const struct wino_shape
     }
 }
 
-// y of all tiles from m[point][tile][k]; into `out`, the image of the chunk's first image when not NULL.
+// y of all tiles from m[point][tile][k]; into `out`, the image of the chunk's first image when not
+// NULL.
 static void wino_output(const struct cpu_conv_task *task, const struct wino_shape *s,
                         const struct wino_chunk *chunk, const float *m, float *out, float *waste)
 {
@@ -294,10 +296,12 @@ static void wino_gradient(const struct cpu_conv_task *task, const struct wino_sh
         wino_gradient_places(task, wino_tile_at(chunk, s->wide, t), &g);
         float *to = w + t * channels;
         for (int64_t k = 0; k < channels; k += LANES) {
-            switch (task->gradient) {
-            case GRADIENT_PLAIN: wino_gradient_tile(GRADIENT_PLAIN, &g, k, to, s->m_step, db); break;
-            case GRADIENT_RELU: wino_gradient_tile(GRADIENT_RELU, &g, k, to, s->m_step, db); break;
-            default: wino_gradient_tile(GRADIENT_POOL, &g, k, to, s->m_step, db); break;
+            if (task->gradient == GRADIENT_PLAIN) {
+                wino_gradient_tile(GRADIENT_PLAIN, &g, k, to, s->m_step, db);
+            } else if (task->gradient == GRADIENT_RELU) {
+                wino_gradient_tile(GRADIENT_RELU, &g, k, to, s->m_step, db);
+            } else {
+                wino_gradient_tile(GRADIENT_POOL, &g, k, to, s->m_step, db);
             }
         }
     }
@@ -330,69 +334,22 @@ static void wino_scatter(const struct cpu_conv_task *task, const struct wino_sha
     }
 }
 
-// ---- Products -------------------------------------------------------------------------------------
-
-// out[i][j .. j + TILE_COLS) = sum over k of a[i][k] * b[k][...]; rows a_step and out_step apart.
-INLINE void wino_rows_tile(int count, int64_t depth, const float *a, int64_t a_step,
-                           const float *b, float *out, int64_t out_step)
-{
-    vec acc[TILE_ROWS][2];
-    const float *row[TILE_ROWS];
-    const int64_t ldb = TILE_COLS;
-    tile_zero(count, acc);
-#pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        row[i] = a + i * a_step;
-    }
-    for (int64_t c = 0; c < depth; c++) {
-        TILE_BODY(count, row[i][c]);
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        vec_store(out + i * out_step, acc[i][0]);
-        vec_store(out + i * out_step + LANES, acc[i][1]);
-    }
-}
+// ---- Products -----------------------------------------------------------------------------------
 
 // out (tiles, cols) = a (tiles, depth) x panels of b.
 static void wino_rows(int64_t tiles, int64_t depth, int64_t cols, const float *a, const float *b,
                       float *out)
 {
     int64_t steps = CEIL_DIV(tiles, (int64_t)TILE_ROWS);
-    for (int64_t j = 0; j < cols; j += TILE_COLS, b += depth * TILE_COLS) {
+    struct strided s = {.depth = depth, .a_step = depth, .b = b, .ldb = TILE_COLS,
+                        .out_step = cols, .cols = TILE_COLS};
+    for (int64_t j = 0; j < cols; j += TILE_COLS, s.b += depth * TILE_COLS) {
         for (int64_t t = 0; t < steps; t++) {
-            int64_t i = part_start(tiles, t, steps), count = part_start(tiles, t + 1, steps) - i;
-            const float *from = a + i * depth;
-            float *to = out + i * cols + j;
-            switch (count) {
-            case 1: wino_rows_tile(1, depth, from, depth, b, to, cols); break;
-            case 2: wino_rows_tile(2, depth, from, depth, b, to, cols); break;
-            case 3: wino_rows_tile(3, depth, from, depth, b, to, cols); break;
-            case 4: wino_rows_tile(4, depth, from, depth, b, to, cols); break;
-            case 5: wino_rows_tile(5, depth, from, depth, b, to, cols); break;
-            default: wino_rows_tile(6, depth, from, depth, b, to, cols); break;
-            }
+            int64_t i = part_start(tiles, t, steps);
+            s.a = a + i * depth;
+            s.out = out + i * cols + j;
+            strided_rows(part_start(tiles, t + 1, steps) - i, &s);
         }
-    }
-}
-
-INLINE void wino_columns_tile(int count, int64_t depth, const float *a, int64_t a_step,
-                              const float *b, int64_t ldb, float *out)
-{
-    vec acc[TILE_ROWS][2];
-#pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        acc[i][0] = vec_load(out + i * ldb);
-        acc[i][1] = vec_load(out + i * ldb + LANES);
-    }
-    float *to = out;
-    for (int64_t k = 0; k < depth; k++, a += a_step) {
-        TILE_BODY(count, a[i]);
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < count; i++) {
-        vec_store(to + i * ldb, acc[i][0]);
-        vec_store(to + i * ldb + LANES, acc[i][1]);
     }
 }
 
@@ -401,37 +358,35 @@ static void wino_columns(int64_t tiles, int64_t rows, int64_t cols, const float 
                          float *out)
 {
     int64_t steps = CEIL_DIV(rows, (int64_t)TILE_ROWS);
+    struct strided s = {.depth = tiles, .a_step = rows, .ldb = cols, .out_step = cols,
+                        .cols = TILE_COLS, .accumulate = true};
     for (int64_t j = 0; j < cols; j += TILE_COLS) {
+        s.b = b + j;
         for (int64_t t = 0; t < steps; t++) {
-            int64_t i = part_start(rows, t, steps), count = part_start(rows, t + 1, steps) - i;
-            float *to = out + i * cols + j;
-            switch (count) {
-            case 1: wino_columns_tile(1, tiles, a + i, rows, b + j, cols, to); break;
-            case 2: wino_columns_tile(2, tiles, a + i, rows, b + j, cols, to); break;
-            case 3: wino_columns_tile(3, tiles, a + i, rows, b + j, cols, to); break;
-            case 4: wino_columns_tile(4, tiles, a + i, rows, b + j, cols, to); break;
-            case 5: wino_columns_tile(5, tiles, a + i, rows, b + j, cols, to); break;
-            default: wino_columns_tile(6, tiles, a + i, rows, b + j, cols, to); break;
-            }
+            int64_t i = part_start(rows, t, steps);
+            s.a = a + i;
+            s.out = out + i * cols + j;
+            strided_columns(part_start(rows, t + 1, steps) - i, &s);
         }
     }
 }
 
-// ---- Weights --------------------------------------------------------------------------------------
+// ---- Weights ------------------------------------------------------------------------------------
 
 static int64_t wino_packed_size(const struct cpu_conv *conv)
 {
     return WINO_POINTS * conv->c * conv->k;
 }
 
-// LANES elements of w[tap] at (c, k): along k, or along c when transposed.
-INLINE vec wino_weight(const struct cpu_conv_task *task, int tap, int64_t c, int64_t k)
+// LANES columns of w[tap] at `depth`: of k at one c, or on the way back of c at one k.
+INLINE vec wino_weight(const struct cpu_conv_task *task, int tap, int64_t depth, int64_t column)
 {
     const struct cpu_conv *conv = task->conv;
-    const float *w = task->w + (tap * conv->c + c) * conv->k + k;
+    const float *w = task->w + tap * conv->c * conv->k;
     if (!task->backward) {
-        return vec_load(w);
+        return vec_load(w + depth * conv->k + column);
     }
+    w += column * conv->k + depth;
     float lane[LANES];
     for (int i = 0; i < LANES; i++) {
         lane[i] = w[i * conv->k];
@@ -439,7 +394,8 @@ INLINE vec wino_weight(const struct cpu_conv_task *task, int tap, int64_t c, int
     return vec_load(lane);
 }
 
-// U as panels [point][panel][depth][TILE_COLS]: of k over depth c, or of c over depth k on the way back.
+// U as panels [point][panel][depth][TILE_COLS]: of k over depth c, or of c over depth k on the way
+// back.
 static void wino_pack_run(const struct cpu_conv_task *task, int thread, int threads)
 {
     const struct cpu_conv *conv = task->conv;
@@ -449,7 +405,7 @@ static void wino_pack_run(const struct cpu_conv_task *task, int thread, int thre
         for (int64_t j = 0; j < cols; j += LANES) {
             vec w[9], half[18], u[WINO_POINTS];
             for (int tap = 0; tap < 9; tap++) {
-                w[tap] = task->backward ? wino_weight(task, tap, j, d) : wino_weight(task, tap, d, j);
+                w[tap] = wino_weight(task, tap, d, j);
             }
             for (int i = 0; i < 3; i++) {
                 wino_g(w + i, 3, half + i, 3);
@@ -495,7 +451,7 @@ static void wino_gather_run(const struct cpu_conv_task *task, float *dw, int par
     }
 }
 
-// ---- A thread's work ------------------------------------------------------------------------------
+// ---- A thread's work ----------------------------------------------------------------------------
 
 struct wino_scratch {
     float *v, *m, *image, *waste;
@@ -514,7 +470,8 @@ static size_t wino_scratch_at(const struct cpu_conv_task *task, int thread,
                     scratch_take(&total, sizeof(float) * (size_t)MAX(conv->c, conv->k))};
     if (task->scratch) {
         char *base = task->scratch + (size_t)thread * task->scratch_step;
-        *out = (struct wino_scratch){(float *)(void *)(base + at[0]), (float *)(void *)(base + at[1]),
+        *out = (struct wino_scratch){(float *)(void *)(base + at[0]),
+                                     (float *)(void *)(base + at[1]),
                                      (float *)(void *)(base + at[2]),
                                      (float *)(void *)(base + at[3])};
     }
