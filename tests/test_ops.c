@@ -282,17 +282,18 @@ struct update {
     double w1, slot1[2];     // after the update, by hand
 };
 
-// One element, so that norms are absolute values. The comments are the arithmetic.
+// One element, so that norms are absolute values. The comments are the arithmetic. Hyperparameters that
+// Keras casts (momentum, weight decay, betas) are exact in float32.
 static const struct update updates[] = {
     // 2 - .1 * .5
     {OP_SGD, {.rate = 0}, 0, -1, 2, 0.5, {0, 0}, 0.1, 1.95, {0, 0}},
-    // 2 - .1 * .01 * 2 = 1.998; - .05
-    {OP_SGD, {.weight_decay = 0.01}, 0, -1, 2, 0.5, {0, 0}, 0.1, 1.948, {0, 0}},
-    // m = .9 * .2 - .1 * .5 = .13; 2 + .13
-    {OP_MOMENTUM, {.alpha = 0.9}, 1, -1, 2, 0.5, {0.2, 0}, 0.1, 2.13, {0.13, 0}},
-    // 2 + .9 * .13 - .05
-    {OP_MOMENTUM, {.alpha = 0.9, .nesterov = true}, 1, -1, 2, 0.5, {0.2, 0}, 0.1, 2.067,
-     {0.13, 0}},
+    // 2 - .1 * .0078125 * 2 = 1.9984375; - .05
+    {OP_SGD, {.weight_decay = 0.0078125}, 0, -1, 2, 0.5, {0, 0}, 0.1, 1.9484375, {0, 0}},
+    // m = .75 * .2 - .1 * .5 = .1; 2 + .1
+    {OP_MOMENTUM, {.alpha = 0.75}, 1, -1, 2, 0.5, {0.2, 0}, 0.1, 2.1, {0.1, 0}},
+    // 2 + .75 * .1 - .05
+    {OP_MOMENTUM, {.alpha = 0.75, .nesterov = true}, 1, -1, 2, 0.5, {0.2, 0}, 0.1, 2.025,
+     {0.1, 0}},
     // v = .75 * .2 + .25 * 4 = 1.15; sqrt(1.15 + .06) = 1.1; 2 - .11 * 2 / 1.1
     {OP_RMSPROP, {.beta_2 = 0.75, .epsilon = 0.06}, 1, -1, 2, 2, {0.2, 0}, 0.11, 1.8, {1.15, 0}},
     // v = .75 * .28 + 1 = 1.21; 1.1 + .9 = 2; 2 - .11 * 2 / 2
@@ -305,9 +306,9 @@ static const struct update updates[] = {
     // alpha = .1 * sqrt(1 - .5625) / (1 - .25), w = 2 - .6 * alpha / (sqrt(.52) + .01)
     {OP_ADAM, {.beta_1 = 0.5, .beta_2 = 0.75, .epsilon = 0.01}, 2, 1, 2, 1, {0.2, 0.36}, 0.1,
      1.9276237395759475, {0.6, 0.52}},
-    // the same after 2 - .1 * .3 * 2
-    {OP_ADAM, {.beta_1 = 0.5, .beta_2 = 0.75, .epsilon = 0.01, .weight_decay = 0.3}, 2, 1, 2, 1,
-     {0.2, 0.36}, 0.1, 1.8676237395759474, {0.6, 0.52}},
+    // the same after 2 - .1 * .25 * 2
+    {OP_ADAM, {.beta_1 = 0.5, .beta_2 = 0.75, .epsilon = 0.01, .weight_decay = 0.25}, 2, 1, 2, 1,
+     {0.2, 0.36}, 0.1, 1.8776237395759475, {0.6, 0.52}},
     // trust = .5 * 2 / (1 + .25 * 2 + .5) = .5; s = .1 * .5 * (1 + .25 * 2) = .075
     // m = .9 * .2 + .075 = .255
     {OP_LARS, {.alpha = 0.9, .rate = 0.5, .weight_decay = 0.25, .epsilon = 0.5}, 1, -1, 2, 1,

@@ -8,14 +8,22 @@
 #include "trainer/mem.h"
 #include "trainer/text.h"
 
-// ---- Values: what YAML can say -------------------------------------------------------------------
+// ---- Values: what YAML can say ------------------------------------------------------------------
 
-enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_FLOAT, VALUE_STRING, VALUE_LIST, VALUE_MAP };
+enum value_kind {
+    VALUE_NULL,
+    VALUE_BOOL,
+    VALUE_INT,
+    VALUE_FLOAT,
+    VALUE_STRING,
+    VALUE_LIST,
+    VALUE_MAP
+};
 const char *value_kind_name(enum value_kind kind);  // "null", "true or false", "an integer", ...
 
-// Where a value was said, for messages: "gpu.yaml", line 12, column 3. For an option's text the line
-// is 0 and the column is the position in it (in characters, from 1); for a flag and for a default
-// both are 0. A value that came by an alias has the place of the alias.
+// Where a value was said, for messages: "gpu.yaml", line 12, column 3. For an option's text the
+// line is 0 and the column is the position in it (in characters, from 1); for a flag and for a
+// default both are 0. A value that came by an alias has the place of the alias.
 struct value_place {
     const char *source;
     int line, column;
@@ -52,9 +60,9 @@ struct value {
 enum status value_load_yaml(struct arena *arena, const char *source, const char *text, size_t size,
                             struct value **out);
 // The text of --config_file or --params_override: "a.b=c,d=e" (dots become nested mappings), a YAML
-// or JSON mapping, or a file name. A text that has "=" before any of ' " [ { : / and the line end is
-// meant as pairs; one that begins with / ./ or ../ is a file. `*out` is a map, empty for an empty
-// text or file. ERR_USAGE with the place.
+// or JSON mapping, or a file name. A text that has "=" before any of ' " [ { : / and the line end
+// is meant as pairs; one that begins with / ./ or ../ is a file. `*out` is a map, empty for an
+// empty text or file. ERR_USAGE with the place.
 enum status value_load_option(struct arena *arena, const char *option_name, const char *text,
                               struct value **out);
 const struct value *value_find(const struct value *map, const char *key);  // NULL when absent
@@ -62,7 +70,7 @@ const struct value *value_find(const struct value *map, const char *key);  // NU
 void value_dump_yaml(struct text *out, const struct value *value, int indent);
 void value_dump_json(struct text *out, const struct value *value);
 
-// ---- Tables --------------------------------------------------------------------------------------
+// ---- Tables -------------------------------------------------------------------------------------
 
 enum config_type {
     CONFIG_BOOL,
@@ -99,11 +107,11 @@ void config_declare(struct config *config, const struct config_field *fields, in
 // Another default for this program, model and dataset: said before files and overrides. Bug if the
 // path is unknown or the YAML text does not fit the row.
 void config_default(struct config *config, const char *path, const char *yaml);
-// Applies a map over what is there; later wins. Strict: unknown key (names the nearest), wrong type,
-// out of range, not one of the choices, a key given twice (a.b, and b within a): ERR_USAGE with the
-// place. "$NAME" left in a string: an error that says that single quotes kept the shell from
-// expanding it. A null for a row that is not nullable is an error; a section that is null changes
-// nothing. A key may have dots in it. On failure nothing was applied. The map is copied.
+// Applies a map over what is there; later wins. Strict: unknown key (names the nearest), wrong
+// type, out of range, not one of the choices, a key given twice (a.b, and b within a): ERR_USAGE
+// with the place. "$NAME" left in a string: an error that says that single quotes kept the shell
+// from expanding it. A null for a row that is not nullable is an error; a section that is null
+// changes nothing. A key may have dots in it. On failure nothing was applied. The map is copied.
 enum status config_apply(struct config *config, const struct value *map);
 // A flag's text for one path; `flag` ("--model_dir") is for messages.
 enum status config_set(struct config *config, const char *path, const char *flag, const char *text);
@@ -120,7 +128,7 @@ int64_t config_int_at(const struct config *config, const char *path, int i);
 double config_float_at(const struct config *config, const char *path, int i);
 const char *config_string_at(const struct config *config, const char *path, int i);
 const struct value *config_value(const struct config *config, const char *path);
-// "gpu.yaml:12:3" or "--params_override, at 5" or "default": for messages of the owner's own checks.
+// "gpu.yaml:12:3" or "--params_override, at 5" or "default": for messages of the owner's checks.
 const char *config_place(const struct config *config, const char *path, char *buffer, size_t size);
 
 // params.yaml: every declared key, sorted; re-reads as --config_file to the same result.

@@ -7,7 +7,7 @@
 
 enum {
     VALUE_TEXT_LIMIT = 1 << 20,  // bytes of a file or an option: real ones have a few thousand
-    VALUE_KEY_LIMIT = 200        // bytes: libyaml reads keys of 1024 characters, escaped four a byte
+    VALUE_KEY_LIMIT = 200        // bytes: libyaml reads keys of 1024 characters, four an escape
 };
 
 // ---- Trees (value.c) ----------------------------------------------------------------------------

@@ -78,7 +78,7 @@ static enum status find_end(struct scanner *s, const char **end)
 // What stands after "=". Unquoted text is one scalar: it may hold ':', '/', '*' and '='.
 static enum status parse_value(struct scanner *s, struct value **out)
 {
-    const char *start = s->at, *end;
+    const char *start = s->at, *end = start;
     TRY(find_end(s, &end));
     s->at = end;
     while (end > start && strchr(BLANKS, end[-1])) {

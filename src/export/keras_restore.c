@@ -26,6 +26,22 @@ struct reader {
     struct text *report;
 };
 
+static bool is_layer(const char *name)
+{
+    return strncmp(name, "layer-", 6) == 0 || strncmp(name, "layer_with_weights-", 19) == 0 ||
+           (*name >= '0' && *name <= '9');  // Keras 3: an operation
+}
+
+static bool has_layers(const struct object_node *node)
+{
+    for (int i = 0; i < node->child_count; i++) {
+        if (is_layer(node->children[i].name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // The layers hang on the root, on a child of it ("model"), or on the operations of Keras 3 below.
 static void find_parts(struct reader *reader)
 {
@@ -35,10 +51,8 @@ static void find_parts(struct reader *reader)
         int node = i < 0 ? 0 : root->children[i].node;
         int operations =
             object_find(graph, object_find(graph, node, "_functional"), "_operations");
-        bool has_layers = object_find(graph, node, "layer_with_weights-0") >= 0 ||
-                          object_find(graph, node, "layer-0") >= 0;
-        if (reader->layers < 0 && (has_layers || operations >= 0)) {
-            reader->layers = has_layers ? node : operations;
+        if (reader->layers < 0) {
+            reader->layers = has_layers(graph->nodes[node]) ? node : operations;
         }
         if (reader->optimizer < 0) {
             reader->optimizer = object_find(graph, node, "optimizer");
@@ -174,10 +188,9 @@ static enum status check_rest(const struct reader *reader)
     const struct object_graph *graph = &reader->graph;
     const struct object_node *parent = reader->layers < 0 ? NULL : graph->nodes[reader->layers];
     for (int i = 0; parent && i < parent->child_count; i++) {
-        const char *name = parent->children[i].name;
+        bool counts = is_layer(parent->children[i].name);
         const struct object_node *layer = graph->nodes[parent->children[i].node];
-        bool is_layer = strncmp(name, "layer", 5) == 0 || (*name >= '0' && *name <= '9');
-        for (int w = 0; is_layer && w < layer->child_count; w++) {
+        for (int w = 0; counts && w < layer->child_count; w++) {
             const char *key = key_of(reader, layer->children[w].node);
             if (key && !is_matched(reader, key)) {
                 return FAIL(ERR_MISMATCH,

@@ -10,12 +10,14 @@
 static enum status inflate_all(const char *path, const uint8_t *packed, size_t packed_size,
                                size_t limit, uint8_t **data, size_t *size)
 {
-    // The last four bytes hold the unpacked size of the last member: a good first guess.
+    // The last four bytes say the unpacked size of the last member: a good first guess, but not to be
+    // trusted beyond what deflate can do (1032 to 1).
     uint32_t guess = 0;
     if (packed_size >= 4) {
         memcpy(&guess, packed + packed_size - 4, 4);
     }
-    size_t capacity = MIN(MAX((size_t)guess, (size_t)4096), limit) + 1;
+    size_t possible = MIN(limit, 1032 * packed_size + 4096);
+    size_t capacity = MIN(MAX((size_t)guess, (size_t)4096), possible) + 1;
     z_stream stream = {0};
     if (inflateInit2(&stream, 15 + 16) != Z_OK) {  // 16: gzip headers
         return FAIL(ERR_NO_MEMORY, "%s: no memory to unpack it", path);
@@ -56,6 +58,8 @@ static enum status inflate_all(const char *path, const uint8_t *packed, size_t p
     if (*size > limit) {
         status = FAIL(ERR_UNSUPPORTED, "%s: unpacks to more than the limit of %zu bytes", path,
                       limit);
+    } else if (!*data || result == Z_MEM_ERROR) {
+        status = FAIL(ERR_NO_MEMORY, "%s: no memory to unpack it", path);
     } else if (result != Z_STREAM_END) {
         status = FAIL(ERR_CORRUPT, "%s: the gzip data is damaged or cut short at byte %zu of %zu (%s)",
                       path, at, packed_size,

@@ -289,8 +289,9 @@ static void update_run(const struct cpu_update *u)
     if (isnan(lr)) {
         return;  // the step is left out: its loss was not a number
     }
-    if (adam) {  // the bias corrections of m and v as one factor
-        lr *= sqrt(1 - pow(attr->beta_2, t)) / (1 - pow(attr->beta_1, t));
+    if (adam) {  // the bias corrections of m and v as one factor; float32 betas, as the specification
+        lr *= sqrt(1 - pow((double)(float)attr->beta_2, t));
+        lr /= 1 - pow((double)(float)attr->beta_1, t);
     }
     struct update_rule rule = {
         .nesterov = attr->nesterov, .has_m = u->m != NULL, .lr = vec_set((float)lr),
