@@ -28,8 +28,7 @@ struct reader {
 
 static bool is_layer(const char *name)
 {
-    return strncmp(name, "layer-", 6) == 0 || strncmp(name, "layer_with_weights-", 19) == 0 ||
-           (*name >= '0' && *name <= '9');  // Keras 3: an operation
+    return strncmp(name, "layer-", 6) == 0 || strncmp(name, "layer_with_weights-", 19) == 0;
 }
 
 static bool has_layers(const struct object_node *node)
@@ -188,7 +187,8 @@ static enum status check_rest(const struct reader *reader)
     const struct object_graph *graph = &reader->graph;
     const struct object_node *parent = reader->layers < 0 ? NULL : graph->nodes[reader->layers];
     for (int i = 0; parent && i < parent->child_count; i++) {
-        bool counts = is_layer(parent->children[i].name);
+        const char *name = parent->children[i].name;
+        bool counts = is_layer(name) || (*name >= '0' && *name <= '9');  // Keras 3: an operation
         const struct object_node *layer = graph->nodes[parent->children[i].node];
         for (int w = 0; counts && w < layer->child_count; w++) {
             const char *key = key_of(reader, layer->children[w].node);

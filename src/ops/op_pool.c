@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // op_pool.c: maxima and means over windows of images (N, H, W, C). Padding only moves the windows:
 // it is never the maximum, and the mean is over the elements inside the image, as in TensorFlow.
+#include <math.h>
 #include <string.h>
 
 #include "ops_impl.h"

@@ -9,7 +9,7 @@ static const T *FN(window_max)(const struct box *b, const T *x)
     for (int64_t h = b->top; h < b->bottom; h++) {
         for (int64_t w = b->left; w < b->right; w++) {
             const T *e = x + h * b->row + w * b->column;
-            best = *e > *best ? e : best;
+            best = *e > *best || isnan(*e) ? e : best;  // NaN is never masked
         }
     }
     return best;
