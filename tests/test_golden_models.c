@@ -50,8 +50,7 @@ static const struct golden_case cases[] = {
     {"mnist_main", "mnist_main", "sgd", SGD ",model.model_params.dropout_rate=0.0"},
 };
 
-// ---- What a run is made of
-// -----------------------------------------------------------------------------
+// ---- What a run is made of ----------------------------------------------------------------------
 
 struct fixture {
     struct arena arena;
@@ -223,8 +222,7 @@ static double run(struct fixture *f, struct exec *exec, const struct graph *grap
     return get_real(f, &loss, 0);
 }
 
-// ---- Comparison
-// --------------------------------------------------------------------------------------
+// ---- Comparison ---------------------------------------------------------------------------------
 
 // Column `name` of losses.tsv.
 static void golden_losses(const char *folder, const char *name, double *losses)

@@ -47,7 +47,7 @@ static void assert_close(double got, double expected, const char *what, const ch
 struct schedule_case {
     const char *file;
     int64_t steps_per_epoch, epochs, batch;
-    const char *options; // of model.learning_rate
+    const char *options;  // of model.learning_rate
 };
 
 // Multipliers are those of the ResNet-50 recipe, 0.1 / 256 and powers of ten below.
@@ -241,7 +241,7 @@ static int prediction(const char *name, int32_t label, int32_t mixed)
 static void check_binary(const char *line, const int32_t *labels, const int32_t *mixed)
 {
     char name[32];
-    double counts[4], expected[5]; // tp fp fn tn; accuracy precision recall f1 mcc
+    double counts[4], expected[5];  // tp fp fn tn; accuracy precision recall f1 mcc
     struct confusion confusion;
     assert_int_equal(sscanf(line, "%31s %lf %lf %lf %lf %lf %lf %lf %lf %lf", name, &counts[0],
                             &counts[1], &counts[2], &counts[3], &expected[0], &expected[1],

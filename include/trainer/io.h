@@ -56,7 +56,7 @@ enum status bundle_put_string(struct bundle_writer *writer, const char *name, co
 enum status bundle_commit(struct bundle_writer *writer);  // frees, also on failure
 void bundle_abort(struct bundle_writer *writer);          // NULL is fine
 
-// Reader. Opens `prefix` (V2: prefix.index; V1: the file itself) and checks the index. Data are read
+// Reader. Opens `prefix` (V2: prefix.index; V1: the file itself or its shards), checks the index. Data are read
 // and checked (crc) at bundle_read. All errors name the file, and the tensor and byte where known.
 struct bundle;
 struct bundle_entry {

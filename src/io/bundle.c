@@ -207,44 +207,39 @@ struct bundle {
     struct location *locations;
     int count;
     unsigned shards;
+    struct checkpoint_v1 *v1;       // instead of table and locations, for a V1 checkpoint
 };
 
-static enum status decode_shape(struct wire_reader shape, struct bundle_entry *entry,
-                                const char *path)
+enum status tensor_shape_decode(const char *path, const char *name, const uint8_t *bytes,
+                                size_t size, struct shape *out)
 {
+    struct wire_reader shape;
+    int64_t count = 1;
+    *out = (struct shape){0};
+    wire_open(&shape, bytes, size);
     while (wire_next(&shape)) {
         if (shape.field != 2 || shape.type != 2) {
             continue;
         }
         struct wire_reader dim;
-        int64_t size = 0;
+        int64_t length = 0;
         wire_open(&dim, shape.bytes, shape.size);
         while (wire_next(&dim)) {
-            size = dim.field == 1 ? (int64_t)dim.value : size;
+            length = dim.field == 1 ? (int64_t)dim.value : length;
         }
-        if (entry->shape.rank == SHAPE_RANK_MAX) {
-            return FAIL(ERR_UNSUPPORTED, "%s: tensor %s has more than %d dimensions", path,
-                        entry->name, SHAPE_RANK_MAX);
+        if (out->rank == SHAPE_RANK_MAX) {
+            return FAIL(ERR_UNSUPPORTED, "%s: tensor %s has more than %d dimensions", path, name,
+                        SHAPE_RANK_MAX);
         }
-        if (dim.damaged || size < 0 || size > INT64_MAX / 16) {
-            return FAIL(ERR_CORRUPT, "%s: tensor %s has a dimension of %lld", path, entry->name,
-                        (long long)size);
+        if (dim.damaged || length < 0 || __builtin_mul_overflow(count, length, &count) ||
+            count > INT64_MAX / 16) {
+            return FAIL(ERR_CORRUPT, "%s: tensor %s has a dimension of %lld", path, name,
+                        (long long)length);
         }
-        entry->shape.dim[entry->shape.rank++] = size;
+        out->dim[out->rank++] = length;
     }
-    return shape.damaged ? FAIL(ERR_CORRUPT, "%s: the shape of %s cannot be read", path, entry->name)
+    return shape.damaged ? FAIL(ERR_CORRUPT, "%s: the shape of %s cannot be read", path, name)
                          : STATUS_OK;
-}
-
-static bool count_fits(struct shape shape)
-{
-    int64_t count = 1;
-    for (int i = 0; i < shape.rank; i++) {
-        if (__builtin_mul_overflow(count, shape.dim[i], &count) || count > INT64_MAX / 16) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static enum status decode_entry(const char *path, const struct table_row *row,
@@ -256,14 +251,11 @@ static enum status decode_entry(const char *path, const struct table_row *row,
     while (wire_next(&reader)) {
         switch (reader.field) {
         case 1: entry->tf_dtype = (int)reader.value; break;
-        case 2: {
-            struct wire_reader shape;
+        case 2:
             if (reader.type == 2) {
-                wire_open(&shape, reader.bytes, reader.size);
-                TRY(decode_shape(shape, entry, path));
+                TRY(tensor_shape_decode(path, row->key, reader.bytes, reader.size, &entry->shape));
             }
             break;
-        }
         case 3: location->shard = reader.value; break;
         case 4: entry->offset = reader.value; break;
         case 5: entry->size = reader.value; break;
@@ -279,10 +271,9 @@ static enum status decode_entry(const char *path, const struct table_row *row,
     if (reader.damaged || strlen(row->key) != row->key_size) {
         return FAIL(ERR_CORRUPT, "%s: the entry of %s cannot be read", path, row->key);
     }
-    if (!count_fits(entry->shape) ||
-        (numeric && entry->size != (uint64_t)shape_count(entry->shape) * dtype_size(dtype))) {
-        return FAIL(ERR_CORRUPT, "%s: tensor %s has %llu bytes, which do not fit its shape %s", path,
-                    row->key, (unsigned long long)entry->size, shape_str(entry->shape));
+    if (numeric && entry->size != (uint64_t)shape_count(entry->shape) * dtype_size(dtype)) {
+        return FAIL(ERR_CORRUPT, "%s: tensor %s has %llu bytes, which do not fit its shape %s",
+                    path, row->key, (unsigned long long)entry->size, shape_str(entry->shape));
     }
     return STATUS_OK;
 }
@@ -305,35 +296,44 @@ static enum status decode_header(const char *path, const struct table_row *row, 
     return STATUS_OK;
 }
 
-enum status bundle_open(const char *prefix, struct bundle **out)
+static enum status open_v2(struct bundle *bundle, const char *path)
 {
-    enum { INDEX_LIMIT = 1 << 28 };  // bytes; a million tensors have about 100 MB
-    char *path = index_path(prefix);
+    enum { INDEX_LIMIT = 1 << 28 }; // bytes; a million tensors have about 100 MB
     uint8_t *bytes = NULL;
     size_t size;
+    TRY(file_read(path, INDEX_LIMIT, &bytes, &size));
+    enum status status = table_decode(path, bytes, size, &bundle->table);
+    mem_free(bytes);
+    TRY(status);
+    if (bundle->table.count == 0) {
+        return FAIL(ERR_CORRUPT, "%s: is empty", path);
+    }
+    TRY(decode_header(path, &bundle->table.rows[0], &bundle->shards));
+    bundle->count = bundle->table.count - 1;
+    bundle->entries = MEM_NEW_ARRAY(struct bundle_entry, bundle->count);
+    bundle->locations = MEM_NEW_ARRAY(struct location, bundle->count);
+    for (int i = 0; i < bundle->count; i++) {
+        const struct table_row *row = &bundle->table.rows[i + 1];
+        TRY(decode_entry(path, row, &bundle->entries[i], &bundle->locations[i]));
+        if (i > 0 && strcmp(row[-1].key, row->key) >= 0) {
+            return FAIL(ERR_CORRUPT, "%s: the names are not sorted at %s", path, row->key);
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status bundle_open(const char *prefix, struct bundle **out)
+{
+    char *path = index_path(prefix);
     *out = NULL;
     struct bundle *bundle = MEM_NEW(struct bundle);
     bundle->prefix = mem_strdup(prefix);
-    enum status status = file_read(path, INDEX_LIMIT, &bytes, &size);
-    if (status == STATUS_OK) {
-        status = table_decode(path, bytes, size, &bundle->table);
+    enum status status = STATUS_OK;
+    if (!file_exists(path)) { // V1 has no index; a prefix with neither is told by the V2 name
+        status = checkpoint_v1_open(prefix, &bundle->v1, &bundle->entries, &bundle->count);
     }
-    mem_free(bytes);
-    if (status == STATUS_OK && bundle->table.count == 0) {
-        status = FAIL(ERR_CORRUPT, "%s: is empty", path);
-    }
-    if (status == STATUS_OK) {
-        status = decode_header(path, &bundle->table.rows[0], &bundle->shards);
-        bundle->count = bundle->table.count - 1;
-        bundle->entries = MEM_NEW_ARRAY(struct bundle_entry, bundle->count);
-        bundle->locations = MEM_NEW_ARRAY(struct location, bundle->count);
-    }
-    for (int i = 0; i < bundle->count && status == STATUS_OK; i++) {
-        const struct table_row *row = &bundle->table.rows[i + 1];
-        status = decode_entry(path, row, &bundle->entries[i], &bundle->locations[i]);
-        if (status == STATUS_OK && i > 0 && strcmp(row[-1].key, row->key) >= 0) {
-            status = FAIL(ERR_CORRUPT, "%s: the names are not sorted at %s", path, row->key);
-        }
+    if (status == STATUS_OK && !bundle->v1) {
+        status = open_v2(bundle, path);
     }
     mem_free(path);
     if (status != STATUS_OK) {
@@ -348,6 +348,7 @@ void bundle_close(struct bundle *bundle)
 {
     if (bundle) {
         table_release(&bundle->table);
+        checkpoint_v1_close(bundle->v1);
         mem_free(bundle->prefix);
         mem_free(bundle->entries);
         mem_free(bundle->locations);
@@ -395,8 +396,7 @@ static enum status find_entry(const struct bundle *bundle, const char *name,
                               const struct bundle_entry **entry)
 {
     *entry = bundle_find(bundle, name);
-    return *entry ? STATUS_OK
-                  : FAIL(ERR_NOT_FOUND, "%s: has no tensor %s", bundle->prefix, name);
+    return *entry ? STATUS_OK : FAIL(ERR_NOT_FOUND, "%s: has no tensor %s", bundle->prefix, name);
 }
 
 static enum status damaged(const struct bundle *bundle, const struct bundle_entry *entry)
@@ -418,6 +418,9 @@ enum status bundle_read(struct bundle *bundle, const char *name, enum dtype dtyp
                     stored == DTYPE_COUNT ? "of another type" : dtype_name(stored),
                     shape_str(entry->shape), dtype_name(dtype), shape_str(shape));
     }
+    if (bundle->v1) {
+        return checkpoint_v1_read(bundle->v1, entry, data);
+    }
     TRY(read_bytes(bundle, entry, data));
     const struct location *location = &bundle->locations[entry - bundle->entries];
     if (!location->has_crc || crc32c(0, data, (size_t)entry->size) != location->crc) {
@@ -436,6 +439,9 @@ enum status bundle_read_string(struct bundle *bundle, const char *name, uint8_t 
     TRY(find_entry(bundle, name, &entry));
     if (entry->tf_dtype != TF_STRING || entry->shape.rank != 0 || entry->size > STRING_LIMIT) {
         return FAIL(ERR_MISMATCH, "%s: tensor %s is not a single string", bundle->prefix, name);
+    }
+    if (bundle->v1) {
+        return checkpoint_v1_read_string(bundle->v1, entry, bytes, size);
     }
     uint8_t *raw = mem_alloc((size_t)entry->size + 1);
     enum status status = read_bytes(bundle, entry, raw);
