@@ -4,9 +4,11 @@
 
 usage: cli.py TRAINER [FILTER]     prints a line a test in cmocka's form; exit 1 if one failed
 """
+import base64
 import filecmp
 import glob
 import gzip
+import html.parser
 import json
 import os
 import re
@@ -457,9 +459,107 @@ def custom_layers(tmp):
 @test
 def frozen_layers(tmp):
     out, _ = run(*mnist(f"{tmp}/m", "train", "train.trainable=[dense*],train.epochs=1"))
-    says(out, "347146 parameters, 346826 trained" if False else "347146 parameters")
+    says(out, "347146 parameters, 346826 trained")
     _, err = run(*mnist(None, "train", "train.trainable=[dens]"), code=2)
     says(err, "no layer matches 'dens'", "conv2d")
+
+
+# ---- The report --------------------------------------------------------------------------------------
+
+class Report(html.parser.HTMLParser):
+    """What is in a report.html; a tag that is not closed in order, or a resource from outside, fails."""
+    OPEN = {"meta", "img", "link", "br", "line", "circle", "path", "td", "th", "tr"}  # need no end
+
+    def __init__(self, path):
+        super().__init__()
+        self.stack, self.charts, self.images, self.matrix, self.scripts, self.text = [], {}, [], {}, 0, ""
+        with open(path, encoding="utf-8") as f:
+            self.source = f.read()
+        self.feed(self.source)
+        assert not self.stack, f"{path}: not closed: {self.stack}"
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        for name in ("src", "href", "srcset", "action"):
+            assert (attrs.get(name) or "data:").startswith(("data:", "#")), f"<{tag} {name}={attrs[name]}> is outside the file"
+        if tag == "script":
+            self.scripts += 1
+        if tag == "svg":
+            self.chart = attrs["aria-label"]
+        if tag == "img":
+            self.images.append(base64.b64decode(attrs["src"].split("base64,")[1]))
+        cell = re.match(r"(\w+) (?:taken for (\w+)|recognised): (\d+) times", attrs.get("title") or "")
+        if cell:
+            self.matrix[cell[1], cell[2] or cell[1]] = int(cell[3])
+        if tag not in self.OPEN:
+            self.stack.append((tag, attrs.get("type")))
+
+    def handle_endtag(self, tag):
+        if tag not in self.OPEN:
+            assert self.stack and self.stack[-1][0] == tag, f"</{tag}> closes {self.stack[-1:]}"
+            self.stack.pop()
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == ("script", "application/json"):
+            self.charts[self.chart] = json.loads(data)
+        elif not self.stack or self.stack[-1][0] not in ("script", "style"):
+            self.text += data
+
+
+@test
+def report_shows_the_run(tmp):
+    run(*mnist(f"{tmp}/m"))
+    report, epochs, evals = Report(f"{tmp}/m/report.html"), events(f"{tmp}/m", "epoch"), events(f"{tmp}/m", "eval")
+    for name, key in (("Loss", "loss"), ("Accuracy", "accuracy")):
+        chart = report.charts[name]
+        assert [x[0] for x in chart["x"]] == [1, 2], chart
+        for series, rows in zip(chart["series"], (epochs, evals)):
+            assert all(abs(y - row[key]) <= 5e-7 for y, row in zip(series["y"], rows)), (name, series, rows)  # rounded to six digits
+    assert sum(report.matrix.values()) == 200 and len(report.matrix) == 100
+    right = sum(n for (a, b), n in report.matrix.items() if a == b)
+    assert abs(right / 200 - evals[-1]["accuracy"]) < 1e-12
+    assert len(report.images) == min(24, 200 - right) and all(i.startswith(b"\x89PNG") for i in report.images)
+    says(report.source, "prefers-color-scheme:dark", "@media print", "@media(max-width", 'name="viewport"')
+    assert "http:" not in report.source and "https:" not in report.source.replace("https://www.w3.org", "")
+    says(report.text, "mnist_cnn", "done", "640 train examples", "conv2d", "346176")
+
+
+@test
+def report_of_unusual_runs(tmp):
+    # text from outside stays text
+    name = tmp + "/<script>alert(1)</script>\"'&amp;"
+    run(*mnist(name, override="train.epochs=1"))
+    report = Report(f"{name}/report.html")
+    says(report.text, name)
+    # one epoch without an evaluation; numbers that went bad; stopped before the first epoch ended
+    run(*mnist(f"{tmp}/train", "train", "train.epochs=1"))
+    plain = Report(f"{tmp}/train/report.html")
+    assert plain.scripts == report.scripts and not plain.matrix and not plain.images
+    run(*mnist(f"{tmp}/nan", "train", "model.learning_rate.name=constant,model.learning_rate.initial_lr=1e6"), code=1)
+    Report(f"{tmp}/nan/report.html")
+
+
+# ---- The floors --------------------------------------------------------------------------------------
+
+@test
+def a_breach_of_the_floors_is_found(tmp):
+    for folder in ("src", "include", "scripts"):
+        shutil.copytree(f"{ROOT}/{folder}", f"{tmp}/{folder}")
+    check = [sys.executable, f"{tmp}/scripts/check_layers.py"]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+    seeded = [("src/ops/op_shape.c", "trainer/train.h", "floor 3 (ops) includes trainer/train.h of floor 7 (train)"),
+              ("src/strategy/strategy_mirrored.c", "trainer/model.h", "floor 6 (strategy) includes trainer/model.h of floor 6 (models)"),
+              ("src/base/text.c", "zlib.h", "zlib.h may be used in io, train only")]
+    for path, header, sentence in seeded:
+        with open(f"{tmp}/{path}") as f:
+            before = f.read()
+        with open(f"{tmp}/{path}", "w") as f:
+            f.write(f"#include <{header}>\n" + before)
+        found = subprocess.run(check, capture_output=True, text=True)
+        assert found.returncode == 1
+        says(found.stdout, f"{path}:1: {sentence}", "1 breaches")
+        with open(f"{tmp}/{path}", "w") as f:
+            f.write(before)
 
 
 def main():

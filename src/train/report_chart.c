@@ -6,13 +6,21 @@
 
 #include "report_impl.h"
 
-enum { WIDTH = 560, HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 12, BOTTOM = 30 };
+// In SVG units. The margins hold six characters and two lines of the telephone's larger letters.
+enum { WIDTH = 560, HEIGHT = 250, LEFT = 80, RIGHT = 18, TOP = 16, BOTTOM = 40 };
 
 struct axis {
     double low, high, step;
 };
 
-// Round numbers around the data: steps of 1, 2 or 5 times a power of ten, about five of them.
+// 1, 2 or 5 times a power of ten that divides a range into at most so many parts.
+static double round_step(double range, int parts)
+{
+    double raw = range / parts, power = pow(10, floor(log10(raw))), unit = raw / power;
+    return power * (unit <= 1 ? 1 : unit <= 2 ? 2 : unit <= 5 ? 5 : 10);
+}
+
+// Round numbers around the data, about five of them.
 static struct axis axis_of(double low, double high)
 {
     if (!(high > low)) {
@@ -20,8 +28,7 @@ static struct axis axis_of(double low, double high)
         low -= pad;
         high += pad;
     }
-    double raw = (high - low) / 4, power = pow(10, floor(log10(raw))), unit = raw / power;
-    double step = power * (unit <= 1 ? 1 : unit <= 2 ? 2 : unit <= 5 ? 5 : 10);
+    double step = round_step(high - low, 4);
     return (struct axis){floor(low / step) * step, ceil(high / step) * step, step};
 }
 
@@ -41,6 +48,8 @@ static void put_label(struct text *out, double value, bool percent)
 {
     if (percent) {
         text_printf(out, "%g%%", round(value * 1e4) / 100);
+    } else if (fabs(value) >= 1e4) {
+        text_printf(out, "%gk", value / 1000);
     } else {
         text_printf(out, "%.4g", fabs(value) < 1e-12 ? 0 : value);
     }
@@ -58,16 +67,16 @@ static void put_grid(struct text *out, const struct axis *axis, bool percent)
     }
 }
 
+// x counts epochs or steps: labels at whole round numbers within the data.
 static void put_x_labels(struct text *out, const double *x, int count, const char *name)
 {
-    int shown = MIN(count, 7);
-    for (int i = 0; i < shown; i++) {
-        int k = shown == 1 ? 0 : i * (count - 1) / (shown - 1);
+    double range = x[count - 1] - x[0], step = range > 6 ? round_step(range, 6) : 1;
+    for (double at = ceil(x[0] / step) * step; at <= x[count - 1]; at += step) {
         text_printf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>",
-                    place_x(x[k], x, count), HEIGHT - BOTTOM + 17, x[k]);
+                    place_x(at, x, count), HEIGHT - BOTTOM + 19, at);
     }
     text_printf(out, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT,
-                HEIGHT - 1);
+                HEIGHT - 2);
     text_append_html(out, name);
     text_append(out, "</text>");
 }
