@@ -535,7 +535,7 @@ def report_of_unusual_runs(tmp):
     run(*mnist(f"{tmp}/train", "train", "train.epochs=1"))
     plain = Report(f"{tmp}/train/report.html")
     assert plain.scripts == report.scripts and not plain.matrix and not plain.images
-    run(*mnist(f"{tmp}/nan", "train", "model.learning_rate.name=constant,model.learning_rate.initial_lr=1e6"), code=1)
+    run(*mnist(f"{tmp}/nan", "train", "model.optimizer.name=sgd,model.learning_rate.name=constant,model.learning_rate.initial_lr=1e6"), code=1)
     Report(f"{tmp}/nan/report.html")
 
 
