@@ -225,6 +225,31 @@ static void find_pooled(struct finder *finder, const struct node *pool)
     }
 }
 
+// ---- A gradient and its update ------------------------------------------------------------------
+
+// The gradient of a big matrix is a pass over memory to write and one to read; made piece by piece
+// where it is used, it is neither. The product moves to the update's place, so what it reads must
+// not be a variable: that could be written in between.
+static void find_update(struct finder *finder, const struct node *update)
+{
+    enum { FLOATS_MIN = 64 * 1024 };  // less stays in the second-level cache by itself
+    const struct node *matmul = update->inputs[1];
+    if (matmul->op != OP_MATMUL || !only_inside(finder, matmul) || matmul->shape.rank != 2 ||
+        update->dtype != DTYPE_F32 || shape_count(matmul->shape) < FLOATS_MIN ||
+        !shape_equal(matmul->shape, update->shape)) {
+        return;
+    }
+    for (int k = 0; k < 2; k++) {
+        const struct node *input = matmul->inputs[k];
+        int64_t depth = input->shape.dim[0] * input->shape.dim[1];
+        if (input->op == OP_VARIABLE || op_table[input->op]->writes || depth == 0) {
+            return;
+        }
+    }
+    finder->exec->groups[update->id] = new_group(finder, cpu_plan_matmul_update);
+    finder->exec->covered[matmul->id] = true;
+}
+
 void cpu_fuse(struct exec *exec)
 {
     const struct graph *graph = exec->graph;
@@ -235,8 +260,10 @@ void cpu_fuse(struct exec *exec)
     struct finder finder = {exec, uses};
     static void (*const find[OP_COUNT])(struct finder *, const struct node *) = {
         [OP_MAX_POOL] = find_pooled, [OP_RELU_GRAD] = find_relu_back,
-        [OP_RELU] = find_biased, [OP_ADD] = find_biased};
-    static const enum op order[] = {OP_MAX_POOL, OP_RELU_GRAD, OP_RELU, OP_ADD};  // longest first
+        [OP_RELU] = find_biased, [OP_ADD] = find_biased, [OP_SGD] = find_update,
+        [OP_MOMENTUM] = find_update, [OP_RMSPROP] = find_update, [OP_ADAM] = find_update};
+    static const enum op order[] = {OP_MAX_POOL, OP_RELU_GRAD, OP_RELU, OP_ADD,  // longest first
+                                    OP_SGD, OP_MOMENTUM, OP_RMSPROP, OP_ADAM};
     for (size_t o = 0; o < ARRAY_COUNT(order); o++) {
         for (int i = 0; i < graph->count; i++) {
             if (exec->live[i] && graph->nodes[i]->op == order[o]) {

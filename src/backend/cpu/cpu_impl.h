@@ -207,6 +207,7 @@ struct state {
 cpu_rule cpu_plan_copy, cpu_plan_unary, cpu_plan_binary, cpu_plan_cast, cpu_plan_reduce;
 cpu_rule cpu_plan_conv, cpu_plan_conv_bias, cpu_plan_conv_grad, cpu_plan_conv_back;
 cpu_rule cpu_plan_broadcast, cpu_plan_matmul, cpu_plan_dense, cpu_plan_update, cpu_plan_all_reduce;
+cpu_rule cpu_plan_matmul_update;
 cpu_rule cpu_plan_pool, cpu_plan_norm, cpu_plan_rows, cpu_plan_entropy, cpu_plan_dropout;
 enum status cpu_run_reference(struct exec *exec, const struct step *step);
 bool cpu_conv_fits(const struct node *node);     // conv2d*: there is a kernel

@@ -408,29 +408,35 @@ bool cpu_plan_dense(struct exec *exec, const struct node *node, struct step *ste
 
 // ---- Updates ------------------------------------------------------------------------------------
 
-static void update_body(void *argument, int thread, int threads)
+// The update of elements [first, first + count), whose gradient starts at dw.
+static void update_range(const struct exec *exec, const struct step *step, int64_t first,
+                         int64_t count, const float *dw)
 {
-    struct job *job = argument;
-    const struct step *step = job->step;
     const struct node *node = step->node;
-    int64_t count = shape_count(node->shape), first = cut(count, thread, threads);
     float *slot[OP_INPUT_MAX] = {NULL};
     for (int k = 0; k < node->input_count; k++) {
         bool whole = shape_equal(node->inputs[k]->shape, node->shape);
-        slot[k] = (float *)cpu_in(job->exec, step, k) + (whole ? first : 0);
+        slot[k] = k == 1 ? NULL : (float *)cpu_in(exec, step, k) + (whole ? first : 0);
     }
-    struct cpu_update update = {.node = node, .count = cut(count, thread + 1, threads) - first,
-                                .w = slot[0], .dw = slot[1]};
+    struct cpu_update update = {.node = node, .count = count, .w = slot[0], .dw = dw};
     int lr = node->input_count - 1;
     if (node->inputs[lr]->dtype == DTYPE_I64) {
-        update.step = *(int64_t *)cpu_in(job->exec, step, lr--);
+        update.step = *(int64_t *)cpu_in(exec, step, lr--);
     }
     float **first_slot = node->op == OP_RMSPROP ? &update.v : &update.m;
     float **second_slot = node->op == OP_RMSPROP ? &update.m : &update.v;
     *first_slot = lr > 2 ? slot[2] : NULL;
     *second_slot = lr > 3 ? slot[3] : NULL;
     update.lr = *slot[lr];
-    job->exec->device->kernels->update(&update);
+    exec->device->kernels->update(&update);
+}
+
+static void update_body(void *argument, int thread, int threads)
+{
+    struct job *job = argument;
+    int64_t count = shape_count(job->step->node->shape), first = cut(count, thread, threads);
+    update_range(job->exec, job->step, first, cut(count, thread + 1, threads) - first,
+                 (const float *)cpu_in(job->exec, job->step, 1) + first);
 }
 
 static enum status run_update(struct exec *exec, const struct step *step)
@@ -445,6 +451,62 @@ bool cpu_plan_update(struct exec *exec, const struct node *node, struct step *st
     step->kernel = "update";
     return node->dtype == DTYPE_F32 && node->inputs[1]->dtype == DTYPE_F32 &&
            shape_count(node->shape) > 1;
+}
+
+// ---- A product that is a gradient, and its update -----------------------------------------------
+
+// Rows of the gradient at a time: so many that the columns of its operand are fetched ahead, so few
+// that they are still in the second-level cache when the update reads them.
+static int64_t update_rows(int64_t cols)
+{
+    enum { ROWS_MIN = 8 * TILE_ROWS, FLOATS = 24 * 1024 };
+    return MAX(FLOATS / cols / TILE_ROWS * TILE_ROWS, (int64_t)ROWS_MIN);
+}
+
+static void matmul_update_body(void *argument, int thread, int threads)
+{
+    struct job *job = argument;
+    struct exec *exec = job->exec;
+    const struct matmul *plan = job->step->detail;
+    struct cpu_gemm gemm = plan->gemm;
+    const float *a = exec->data[plan->a->id];
+    int64_t rows = update_rows(gemm.n), a_row = gemm.transpose_a ? 1 : gemm.lda;
+    float *scratch =
+        (float *)(void *)exec->scratch + (int64_t)thread * (CPU_GEMM_SCRATCH + rows * gemm.n);
+    gemm.b = exec->data[plan->b->id];
+    gemm.c = scratch + CPU_GEMM_SCRATCH;
+    int64_t end = cpu_part(plan->gemm.m, thread + 1, threads);
+    for (int64_t first = cpu_part(plan->gemm.m, thread, threads); first < end; first += rows) {
+        gemm.m = MIN(rows, end - first);
+        gemm.a = a + first * a_row;
+        exec->device->kernels->gemm(&gemm, scratch, 0, 1);
+        update_range(exec, job->step, first * gemm.n, gemm.m * gemm.n, gemm.c);
+    }
+}
+
+static enum status run_matmul_update(struct exec *exec, const struct step *step)
+{
+    const struct matmul *plan = step->detail;
+    double work = (double)(plan->gemm.m * plan->gemm.n) * (double)plan->gemm.k;
+    return run_parallel(exec, step, work / CPU_WORK_PRODUCTS, matmul_update_body);
+}
+
+// `node`: an update whose gradient is a matmul that nobody else reads.
+bool cpu_plan_matmul_update(struct exec *exec, const struct node *node, struct step *step)
+{
+    const struct node *matmul = node->inputs[1];
+    step->reads[1] = matmul->inputs[0]->id;
+    step->reads[step->read_count++] = matmul->inputs[1]->id;
+    step->flops += node_flops(matmul);
+    if (!matmul_plan(exec, matmul, step, NULL, false)) {
+        return false;
+    }
+    const struct cpu_gemm *gemm = &((const struct matmul *)step->detail)->gemm;
+    step->run = run_matmul_update;
+    step->kernel = "gemm+update";
+    step->scratch +=
+        sizeof(float) * (size_t)(update_rows(gemm->n) * gemm->n * exec->device->threads);
+    return true;
 }
 
 // ---- Collectives --------------------------------------------------------------------------------
