@@ -469,6 +469,75 @@ static void test_no_fallback(void **state)
     }
 }
 
+// A big gradient made inside its update gives the bits of one that exists as a whole. Sizes are no
+// multiple of any tile.
+enum { GRAD_ROWS = 1030, GRAD_COLS = 70, GRAD_DEPTH = 9 };
+
+static void update_weights(bool whole, int threads, float *w)
+{
+    static const char *const names[] = {"w", "m", "v"};
+    struct variables variables;
+    struct graph graph;
+    struct graph_run run;
+    struct text report = {0};
+    struct node *in[6] = {NULL};
+    const int order[] = {0, 2, 3};  // inputs of adam: w, dw, m, v, lr, step
+    struct shape shape = SHAPE(GRAD_ROWS, GRAD_COLS);
+    variables_init(&variables);
+    graph_init(&graph, &variables, DTYPE_F32);
+    struct node *x = graph_input(&graph, "x", DTYPE_F32, SHAPE(GRAD_DEPTH, GRAD_ROWS));
+    struct node *dy = graph_input(&graph, "dy", DTYPE_F32, SHAPE(GRAD_DEPTH, GRAD_COLS));
+    struct op_attr product = {.transpose_a = true};
+    struct op_attr adam = {.beta_1 = 0.9, .beta_2 = 0.999, .epsilon = 1e-7};
+    in[1] = GRAPH_NODE(&graph, OP_MATMUL, &product, x, dy);
+    for (int i = 0; i < 3; i++) {
+        in[order[i]] = graph_variable(
+            &graph, variables_get(&variables, names[i], DTYPE_F32, shape, VARIABLE_WEIGHT, true,
+                                  (struct initializer){.kind = INIT_ZEROS}));
+    }
+    in[4] = graph_scalar(&graph, DTYPE_F32, 1e-3);
+    in[5] = graph_scalar(&graph, DTYPE_I64, 3);
+    graph_node(&graph, OP_ADAM, &adam, 6, in);
+    if (whole) {
+        graph_output(&graph, "gradient", in[1]);
+    }
+    open_run(&run, "cpu", &graph, threads, NULL);
+    for (int i = 0; i < GRAD_DEPTH * GRAD_ROWS; i++) {
+        ((float *)run_feed(&run, "x"))[i] = (float)(i * 7 % 31 - 15) / 16;
+    }
+    for (int i = 0; i < GRAD_DEPTH * GRAD_COLS; i++) {
+        ((float *)run_feed(&run, "dy"))[i] = (float)(i * 5 % 29 - 14) / 32;
+    }
+    for (int step = 0; step < 2; step++) {
+        assert_ok(run_step(&run));
+    }
+    run.backend->exec_report(run.exec, &report);
+    assert_int_equal(strstr(text_get(&report), "gemm+update") == NULL, whole);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(run.backend->state_get(run.state, variables_find(&variables, names[i]),
+                                         w + i * GRAD_ROWS * GRAD_COLS));
+    }
+    text_release(&report);
+    run_release(&run);
+    graph_release(&graph);
+    variables_release(&variables);
+}
+
+static void test_update_with_its_gradient(void **state)
+{
+    (void)state;
+    size_t count = (size_t)3 * GRAD_ROWS * GRAD_COLS;
+    float *expected = MEM_NEW_ARRAY(float, count), *got = MEM_NEW_ARRAY(float, count);
+    update_weights(true, 1, expected);
+    assert_true(expected[0] != 0);
+    for (int threads = 1; threads <= 3; threads++) {
+        update_weights(false, threads, got);
+        assert_memory_equal(got, expected, count * sizeof *got);
+    }
+    mem_free(expected);
+    mem_free(got);
+}
+
 // What has no kernel runs on the reference kernel, and the report says so.
 static void test_fallback_is_open(void **state)
 {
@@ -504,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_same_again),   cmocka_unit_test(test_batch_does_not_matter),
         cmocka_unit_test(test_ties),         cmocka_unit_test(test_nan_spreads),
         cmocka_unit_test(test_no_fallback),  cmocka_unit_test(test_fallback_is_open),
+        cmocka_unit_test(test_update_with_its_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
