@@ -62,7 +62,7 @@ def ours(workload, extra=()):
 
 
 print(time.strftime("%Y-%m-%d %H:%M"), "load", os.getloadavg()[0])
-print(ceiling())
+print(ceiling(), flush=True)
 for workload in WORKLOADS:
     rates = {}
     for _ in range(a.rounds):
@@ -88,20 +88,27 @@ for _ in range(7):
     start.append(time.perf_counter() - t)
 print(f"command start to the end of a run of one step: {statistics.median(start):.3f} s")
 
-if a.end_to_end:
-    with tempfile.TemporaryDirectory() as d:
-        t = time.perf_counter()
-        p = subprocess.Popen([a.trainer, "--mode=train_and_eval", "--model_type=mnist_cnn", f"--data_dir={a.data}/mnist", f"--model_dir={d}"], stdout=subprocess.DEVNULL)
-        _, code, usage = os.wait4(p.pid, 0)
-        seconds = time.perf_counter() - t
+def whole(command, env=None):
+    """Runs a command; returns its seconds and peak memory in MB."""
+    t = time.perf_counter()
+    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    _, code, usage = os.wait4(p.pid, 0)
     if code:
-        sys.exit("trainer failed")
-    print(f"end to end, full MNIST, 12 epochs with evaluation, checkpoints and report: {seconds:.1f} s, {720000 / seconds:.0f} examples/s; peak memory {usage.ru_maxrss / 1024:.0f} MB")
+        sys.exit(f"failed: {' '.join(command)}")
+    return time.perf_counter() - t, usage.ru_maxrss / 1024
+
+
+if a.end_to_end:
+    runs = {"trainer": [], "Keras": []}
     python = f"{a.venvs}/tf/bin/python"
-    if os.path.exists(python):
-        out = []
-        p = subprocess.Popen([python, f"{a.peers}/peer_tf.py", "mnist_cnn", "--fit", "--windows", "3", "--threads", str(a.threads)], stdout=subprocess.PIPE, text=True, env=TUNED)
-        line = p.stdout.read().strip().splitlines()[-1]
-        _, _, usage = os.wait4(p.pid, 0)
-        rate = json.loads(line)["median"]
-        print(f"Keras fit, without evaluation: {rate:.0f} examples/s, peak memory {usage.ru_maxrss / 1024:.0f} MB; ratio {720000 / seconds / rate:.2f}")
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as d:
+            runs["trainer"].append(whole([a.trainer, "--mode=train_and_eval", "--model_type=mnist_cnn", f"--data_dir={a.data}/mnist", f"--model_dir={d}",
+                                          f"--params_override=runtime.threads={a.threads}"]))
+        if os.path.exists(python):
+            with tempfile.TemporaryDirectory() as d:
+                runs["Keras"].append(whole([python, os.path.join(os.path.dirname(os.path.abspath(__file__)), "keras_mnist.py"), f"{a.data}/mnist", d, str(a.threads)], TUNED))
+    best = {name: min(r) for name, r in runs.items() if r}
+    print("end to end, full MNIST, 12 epochs with evaluation, checkpoints, events, from command to exit: " +
+          ", ".join(f"{name} {s:.1f} s, {mb:.0f} MB at the peak" for name, (s, mb) in best.items()) +
+          (f"; {best['Keras'][0] / best['trainer'][0]:.2f} times as fast, {best['Keras'][1] / best['trainer'][1]:.1f} times less memory" if "Keras" in best else ""))
