@@ -106,15 +106,50 @@ def usage_errors(tmp):
         (["--model_type=mnist_cn"], ("unknown model", "did you mean 'mnist_cnn'", "fashion_cnn")),
         (["--model_type=mnist_cnn"], ("--mode is missing", "train_and_eval")),
         (["--model_type=mnist_cnn", "--mode=trian"], ("unknown mode", "did you mean 'train'")),
-        (["--model_type=mnist_cnn", "--mode=plan", "--dataset=mnits"], ("unknown data set", "did you mean 'mnist'")),
+        (["--model_type=mnist_cnn", "--mode=plan", "--dataset=mnits"], ("--dataset: train_dataset.name is 'mnits'", "did you mean 'mnist'")),
         (["classifier_trainr"], ("unknown program", "did you mean 'classifier_trainer'")),
         (["--model_type"], ("needs a value",)),
         (["--quiet=maybe"], ("expected true or false",)),
         (["--model_type=mnist_cnn", "stray"], ("expected a flag",)),
+        (["--model_type=mnist_cnn", "--mode=plan", "--train_epochs=3"], ("--train_epochs", "of the program mnist_main, not of classifier_trainer")),
+        (["--model_type=mnist_cnn", "--mode=plan", "--tpu=node-1"], ("--tpu: runtime.tpu is 'node-1'", "one host")),
+        (["--model_type=mnist_cnn", "--mode=plan", "--worker_hosts=a:1,b:1"], ("--worker_hosts", "'a:1,b:1'", "one host")),
+        (["--model_type=mnist_cnn", "--mode=plan", "--task_index=1"], ("--task_index", "is 1", "one host")),
         (["--flagfile=/nonexistent/flags"], ("--flagfile", "/nonexistent/flags")),
     ]:
         _, err = run(*flags, code=2)
         says(err, "error: ", *parts)
+
+
+@test
+def flags_as_absl_reads_them(tmp):
+    # The last of a repeated flag counts; a flag file may name the model, and so the program.
+    with open(f"{tmp}/flags", "w") as f:
+        f.write("# a comment\n--model_type=mnist_main\n--train_epochs=7\n--mode=plan\n")
+    out, _ = run(f"--flagfile={tmp}/flags", "-bs", "600", "--batch_size=500")
+    says(out, "name: mnist_main", "500 examples a step", "7 epochs")
+    out, _ = run(f"--flagfile={tmp}/flags", "--train_epochs=2")
+    says(out, "2 epochs")
+    _, err = run(f"--flagfile={tmp}/flags", env={"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'})
+    says(err, "TF_CONFIG", "without effect")
+    # A pipe that nobody writes to is no reason to wait.
+    os.mkfifo(f"{tmp}/pipe")
+    _, err = run("--model_type=mnist_cnn", "--mode=plan", f"--config_file={tmp}/pipe", code=2, timeout=20)
+    says(err, f"{tmp}/pipe", "not a regular file")
+
+
+@test
+def dataset_of_the_configuration(tmp):
+    """--dataset, files, overrides and the model's default: one order of precedence for all."""
+    data = write_idx(f"{tmp}/data")
+    check = ["--model_type=mnist_cnn", "--mode=check_data", f"--data_dir={data}"]
+    fashion = "{train_dataset: {name: fashion_mnist}, validation_dataset: {name: fashion_mnist}}"
+    for flags, name in ([], "mnist, 64"), ([f"--params_override={fashion}"], "fashion_mnist, 64"), \
+            ([f"--params_override={fashion}", "--dataset=mnist"], "mnist, 64"), (["--dataset=fashion_mnist"], "fashion_mnist, 64"):
+        out, _ = run(*check, *flags)
+        says(out, f"train: {name}", f"validation: {name}")
+    out, _ = run("--model_type=fashion_cnn", *check[1:])
+    says(out, "train: fashion_mnist")
 
 
 @test

@@ -14,7 +14,6 @@ struct run_options {
     const struct model_def *model;
     const char *mode;            // one of mode_names
     const char *program;         // "classifier_trainer"
-    const char *dataset;         // "mnist"
     const char *model_dir;       // NULL: nothing is written
     const char *checkpoint;      // --checkpoint, or NULL = the latest of model_dir
     const char *predict_input, *predict_output;  // of mode predict; output NULL = stdout

@@ -38,7 +38,6 @@ enum flag_id {
     FLAG_NONE,
     FLAG_MODE,
     FLAG_MODEL_TYPE,
-    FLAG_DATASET,
     FLAG_MODEL_DIR,
     FLAG_CONFIG_FILE,
     FLAG_PARAMS_OVERRIDE,
@@ -62,7 +61,8 @@ struct given {
     const char *text;   // "true" or "false" for booleans
 };
 
-// Splits the arguments into flags (absl's rules) and at most one program name.
+// Splits the arguments into flags (absl's rules; of a flag given twice the last counts) and at most one
+// program name. Without a name --model_type says which program it is, else the first.
 enum status flags_parse(struct arena *arena, int argc, char **argv, const char **program,
                         struct given **given, int *count);
 void flags_help(const char *program, struct text *out);

@@ -10,8 +10,6 @@
 #include "trainer/optimizer.h"
 #include "trainer/strategy.h"
 
-static const char *const dataset_names[] = {"mnist", "fashion_mnist", NULL};
-
 struct flags {
     const char *program;
     struct given *given;
@@ -119,18 +117,6 @@ static enum status choose_model(const struct flags *flags, struct run_options *o
     return STATUS_OK;
 }
 
-static enum status choose_dataset(const struct flags *flags, struct run_options *options)
-{
-    const char *name = flag_text(flags, FLAG_DATASET);
-    options->dataset = name ? name : options->model->dataset;
-    for (const char *const *known = dataset_names; *known; known++) {
-        if (strcmp(*known, options->dataset) == 0) {
-            return STATUS_OK;
-        }
-    }
-    return unknown("--dataset", "data set", name, dataset_names);
-}
-
 static enum status choose_mode(const struct flags *flags, struct command *command)
 {
     const char *name = flag_text(flags, FLAG_MODE);
@@ -166,6 +152,8 @@ static struct config *declare(const struct run_options *options)
     config_declare(config, optimizer_fields, optimizer_field_count);
     config_declare(config, schedule_fields, schedule_field_count);
     config_declare(config, model->fields, model->field_count);
+    config_default(config, "train_dataset.name", model->dataset);
+    config_default(config, "validation_dataset.name", model->dataset);
     for (const struct model_default *row = model->defaults; row->path; row++) {
         config_default(config, row->path, row->yaml);
     }
@@ -221,8 +209,6 @@ static enum status merge(struct command *command, const struct flags *flags)
     struct config *config = command->config;
     TRY(config_set(config, "mode", "--mode", command->options.mode));
     TRY(config_set(config, "model.name", "--model_type", command->options.model->name));
-    TRY(config_set(config, "train_dataset.name", "--dataset", command->options.dataset));
-    TRY(config_set(config, "validation_dataset.name", "--dataset", command->options.dataset));
     for (int i = 0; i < flags->count; i++) {
         if (flags->given[i].flag->path) {
             TRY(set_paths(command, &flags->given[i]));
@@ -277,7 +263,6 @@ enum status command_parse(int argc, char **argv, struct command *command)
         return STATUS_OK;
     }
     TRY(choose_mode(&flags, command));
-    TRY(choose_dataset(&flags, options));
     options->program = flags.program;
     options->checkpoint = flag_text(&flags, FLAG_CHECKPOINT);
     options->predict_input = flag_text(&flags, FLAG_PREDICT_INPUT);

@@ -16,7 +16,8 @@ const char *const program_names[] = {CT, MM, NULL};
 const struct flag flag_table[] = {
     {"mode", NULL, FLAG_TEXT, 0, NULL, FLAG_MODE, NULL, "What to do; see the modes below."},
     {"model_type", NULL, FLAG_TEXT, 0, NULL, FLAG_MODEL_TYPE, NULL, "Model; see below."},
-    {"dataset", NULL, FLAG_TEXT, 0, NULL, FLAG_DATASET, NULL, "mnist or fashion_mnist."},
+    {"dataset", NULL, FLAG_TEXT, 0, NULL, 0, "train_dataset.name validation_dataset.name",
+     "mnist or fashion_mnist."},
     {"data_dir", "dd", FLAG_TEXT, 0, NULL, 0, "train_dataset.data_dir validation_dataset.data_dir",
      "Folder of the data; without it mnist uses the digits that come with the program."},
     {"model_dir", "md", FLAG_TEXT, 0, NULL, FLAG_MODEL_DIR, "model_dir",
@@ -43,6 +44,10 @@ const struct flag flag_table[] = {
     {"flagfile", NULL, FLAG_TEXT, FLAG_REPEATS, NULL, FLAG_FLAGFILE, NULL,
      "File with one flag a line."},
     {"tpu", NULL, FLAG_TEXT, 0, NULL, 0, "runtime.tpu", "Address of a TPU."},
+    {"worker_hosts", NULL, FLAG_TEXT, 0, NULL, 0, "runtime.worker_hosts",
+     "host:port,... of multi_worker_mirrored."},
+    {"task_index", NULL, FLAG_TEXT, 0, NULL, 0, "runtime.task_index",
+     "This host's place in worker_hosts."},
     {"run_eagerly", NULL, FLAG_BOOL, FLAG_IGNORED, CT, 0, NULL, ""},
     {"enable_eager", NULL, FLAG_BOOL, FLAG_IGNORED, CT, 0, NULL, ""},
     {"train_batch_size", NULL, FLAG_TEXT, FLAG_IGNORED, CT, 0, NULL, ""},
@@ -52,8 +57,6 @@ const struct flag flag_table[] = {
     {"tpu_zone", NULL, FLAG_TEXT, FLAG_IGNORED, NULL, 0, NULL, ""},
     {"tpu_gcp_project", NULL, FLAG_TEXT, FLAG_IGNORED, NULL, 0, NULL, ""},
     {"num_tpu_shards", NULL, FLAG_TEXT, FLAG_IGNORED, NULL, 0, NULL, ""},
-    {"worker_hosts", NULL, FLAG_TEXT, FLAG_IGNORED, NULL, 0, NULL, ""},
-    {"task_index", NULL, FLAG_TEXT, FLAG_IGNORED, NULL, 0, NULL, ""},
     {"all_reduce_alg", "ara", FLAG_TEXT, FLAG_IGNORED, CT, 0, NULL, ""},
     {"num_packs", NULL, FLAG_TEXT, FLAG_IGNORED, CT, 0, NULL, ""},
     {"strategy_type", NULL, FLAG_TEXT, FLAG_IGNORED, CT, 0, NULL, ""},
@@ -74,7 +77,7 @@ const int flag_count = ARRAY_COUNT(flag_table);
 
 struct parser {
     struct arena *arena;
-    const char *program;       // as far as known
+    const char *program;       // NULL = not known yet: the flags of all
     struct given *given;
     int count, capacity;
     int depth;                 // of flag files
@@ -128,14 +131,12 @@ static enum status parse_bool(const char *argument, const char *text, const char
     return FAIL(ERR_USAGE, "%s: expected true or false, got '%s'", argument, text);
 }
 
-static enum status add_given(struct parser *parser, const struct flag *flag, const char *argument,
-                             const char *text)
+static enum status add_given(struct parser *parser, const struct flag *flag, const char *text)
 {
-    for (int i = 0; i < parser->count; i++) {
-        if (parser->given[i].flag == flag && !(flag->flags & FLAG_REPEATS) &&
-            strcmp(parser->given[i].text, text) != 0) {
-            return FAIL(ERR_USAGE, "%s: --%s was already given as '%s'", argument, flag->name,
-                        parser->given[i].text);
+    for (int i = 0; i < parser->count && !(flag->flags & FLAG_REPEATS); i++) {
+        if (parser->given[i].flag == flag) {
+            parser->given[i].text = text;
+            return STATUS_OK;
         }
     }
     GROW(parser->given, parser->count, parser->capacity);
@@ -159,7 +160,7 @@ static enum status parse_flag(struct parser *parser, int count, char *const *arg
     if (!flag && !equals && strncmp(name, "no", 2) == 0) {
         flag = find_flag(parser, name + 2, size - 2);
         if (flag && flag->kind == FLAG_BOOL) {
-            return add_given(parser, flag, argument, "false");
+            return add_given(parser, flag, "false");
         }
         flag = NULL;
     }
@@ -171,7 +172,7 @@ static enum status parse_flag(struct parser *parser, int count, char *const *arg
         if (text) {
             TRY(parse_bool(argument, text, &value));
         }
-        return add_given(parser, flag, argument, value);
+        return add_given(parser, flag, value);
     }
     if (!text) {
         if (i + 1 >= count) {
@@ -183,7 +184,7 @@ static enum status parse_flag(struct parser *parser, int count, char *const *arg
     if (flag->id == FLAG_FLAGFILE) {
         return parse_file(parser, text);
     }
-    return add_given(parser, flag, argument, text);
+    return add_given(parser, flag, text);
 }
 
 static enum status parse_arguments(struct parser *parser, int count, char *const *arguments)
@@ -253,6 +254,27 @@ static enum status find_program(const char *name, const char **program)
     return status;
 }
 
+// The program follows from --model_type where it was not named; then each flag has to be one of its.
+static enum status settle_program(struct parser *parser)
+{
+    for (int i = 0; i < parser->count && !parser->program; i++) {
+        const struct model_def *model = parser->given[i].flag->id == FLAG_MODEL_TYPE
+                                            ? model_find(parser->given[i].text) : NULL;
+        parser->program = model ? model->program : NULL;
+    }
+    parser->program = parser->program ? parser->program : program_names[0];
+    for (int i = 0; i < parser->count; i++) {
+        const struct flag *flag = parser->given[i].flag;
+        parser->given[i].flag = find_flag(parser, flag->name, strlen(flag->name));
+        if (!parser->given[i].flag) {
+            return FAIL(ERR_USAGE, "--%s: is a flag of the program %s, not of %s; "
+                        "trainer %s --help lists its flags", flag->name, flag->program,
+                        parser->program, parser->program);
+        }
+    }
+    return STATUS_OK;
+}
+
 enum status flags_parse(struct arena *arena, int argc, char **argv, const char **program,
                         struct given **given, int *count)
 {
@@ -265,16 +287,12 @@ enum status flags_parse(struct arena *arena, int argc, char **argv, const char *
         TRY(find_program(argv[1], program));
         first = 2;
     }
-    for (int i = first; i < argc && !*program; i++) {  // flags of mnist_main need to be known first
-        if (strcmp(argv[i], "--model_type=mnist_main") == 0 ||
-            (i + 1 < argc && strcmp(argv[i], "--model_type") == 0 &&
-             strcmp(argv[i + 1], "mnist_main") == 0)) {
-            *program = program_names[1];
-        }
-    }
-    parser.program = *program ? *program : program_names[0];
-    *program = parser.program;
+    parser.program = *program;
     enum status status = parse_arguments(&parser, argc - first, argv + first);
+    if (status == STATUS_OK) {
+        status = settle_program(&parser);
+    }
+    *program = parser.program;
     if (status == STATUS_OK && parser.count) {
         *given = ARENA_NEW_ARRAY(arena, struct given, parser.count);
         memcpy(*given, parser.given, sizeof **given * (size_t)parser.count);
@@ -283,6 +301,8 @@ enum status flags_parse(struct arena *arena, int argc, char **argv, const char *
     mem_free(parser.given);
     return status;
 }
+
+enum { HELP_COLUMNS = 100 };
 
 void flags_help(const char *program, struct text *out)
 {
@@ -297,10 +317,15 @@ void flags_help(const char *program, struct text *out)
             text_printf(out, "  %-34s %s\n", name, flag->help);
         }
     }
-    text_append(out, "  accepted without effect:");
+    const char *start = "  accepted without effect:";
+    size_t column = strlen(start);
+    text_append(out, start);
     for (int i = 0; i < flag_count; i++) {
         if (of_program(&flag_table[i], program) && (flag_table[i].flags & FLAG_IGNORED)) {
-            text_printf(out, " --%s", flag_table[i].name);
+            size_t size = strlen(flag_table[i].name) + 3;  // with the space and the dashes
+            bool wraps = column + size > HELP_COLUMNS;
+            text_printf(out, "%s --%s", wraps ? "\n   " : "", flag_table[i].name);
+            column = (wraps ? 3 : column) + size;
         }
     }
     text_append(out, "\n");

@@ -9,11 +9,13 @@ static const char *const builders[] = {
 #undef SOURCE
     NULL,
 };
+// Sets of the builder idx; source_idx.c has a row for each.
+static const char *const names[] = {"mnist", "fashion_mnist", NULL};
 static const char *const splits[] = {"train", "validation", NULL};
 static const char *const dtypes[] = {"float32", "fp32", "float16", "bfloat16", "bf16", NULL};
 
 #define DATASET_FIELDS(P, SPLIT)                                                                   \
-    {P "name", CONFIG_STRING, CONFIG_NULLABLE, "null", 0, 0, NULL, "Data set; from --dataset."},   \
+    {P "name", CONFIG_STRING, 0, "mnist", 0, 0, names, "Data set."},                               \
     {P "data_dir", CONFIG_STRING, CONFIG_NULLABLE, "null", 0, 0, NULL,                             \
      "Folder of the data; null = what comes with the program (mnist)."},                           \
     {P "builder", CONFIG_STRING, 0, "idx", 0, 0, builders, "Kind of source."},                     \

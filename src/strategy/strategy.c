@@ -2,6 +2,7 @@
 // strategy.c: the table, the options of runtime.*, and what all strategies share.
 #include "trainer/strategy.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define STRATEGY(id) extern const struct strategy_def strategy_##id;
@@ -38,15 +39,16 @@ const struct config_field strategy_fields[] = {
      "Seconds that a replica waits for the others."},
     {"runtime.mixed_precision_dtype", CONFIG_STRING, CONFIG_NULLABLE, "float32", 0, 0,
      precision_names, "Precision of activations; only float32 in this version."},
-    {"runtime.loss_scale", CONFIG_SCALAR, CONFIG_NULLABLE, "null", 0, 0, NULL,
-     "Loss scale of float16: a number or dynamic."},
+    {"runtime.loss_scale", CONFIG_SCALAR, CONFIG_NULLABLE | CONFIG_IGNORED, "null", 0, 0, NULL,
+     "Has no meaning with float32."},
     {"runtime.all_reduce_alg", CONFIG_STRING, CONFIG_NULLABLE | CONFIG_IGNORED, "null", 0, 0, NULL,
      "Sums are always taken in rank order."},
     {"runtime.num_packs", CONFIG_INT, CONFIG_IGNORED, "1", 0, 0, NULL, "Has no meaning here."},
-    {"runtime.tpu", CONFIG_STRING, CONFIG_NULLABLE, "null", 0, 0, NULL, "Address of a TPU."},
+    {"runtime.tpu", CONFIG_STRING, CONFIG_NULLABLE, "null", 0, 0, NULL,
+     "Address of a TPU; not in this version."},
     {"runtime.worker_hosts", CONFIG_STRING, CONFIG_NULLABLE, "null", 0, 0, NULL,
-     "host:port,... of multi_worker_mirrored."},
-    {"runtime.task_index", CONFIG_INT, 0, "-1", -1, 1e6, NULL, "This host's place in worker_hosts."},
+     "host:port,... of several hosts; not in this version."},
+    {"runtime.task_index", CONFIG_INT, 0, "-1", -1, 1e6, NULL, "This host's place in worker_hosts; not in this version."},
     {"runtime.enable_xla", CONFIG_BOOL, CONFIG_IGNORED, "false", 0, 0, NULL,
      "The step is always compiled as one graph."},
     {"runtime.run_eagerly", CONFIG_BOOL, CONFIG_NULLABLE | CONFIG_IGNORED, "null", 0, 0, NULL,
@@ -70,6 +72,32 @@ const struct config_field strategy_fields[] = {
 };
 const int strategy_field_count = ARRAY_COUNT(strategy_fields);
 
+// What would need hosts or devices that this version cannot use: refused, not quietly left out.
+static enum status refuse_remote(const struct config *config)
+{
+    static const char *const paths[] = {"runtime.tpu", "runtime.worker_hosts"};
+    char place[256];
+    for (size_t i = 0; i < ARRAY_COUNT(paths); i++) {
+        const char *text = config_string(config, paths[i]);
+        if (text && *text) {
+            return FAIL(ERR_USAGE, "%s: %s is '%s'; this version trains on the CPUs of one host, "
+                        "leave it out", config_place(config, paths[i], place, sizeof place),
+                        paths[i], text);
+        }
+    }
+    if (config_int(config, "runtime.task_index") >= 1) {
+        return FAIL(ERR_USAGE, "%s: runtime.task_index is %lld; this version trains on one host, "
+                    "leave it out",
+                    config_place(config, "runtime.task_index", place, sizeof place),
+                    (long long)config_int(config, "runtime.task_index"));
+    }
+    const char *cluster = getenv("TF_CONFIG");
+    if (cluster && *cluster) {
+        LOG_WARN("TF_CONFIG is set, without effect: this version trains on one host");
+    }
+    return STATUS_OK;
+}
+
 enum status strategy_get(const struct config *config, const struct strategy_def **out)
 {
     const char *path = "runtime.distribution_strategy";
@@ -78,7 +106,7 @@ enum status strategy_get(const struct config *config, const struct strategy_def 
     for (const struct strategy_def *const *row = strategy_table; *row; row++) {
         if (strcmp((*row)->name, name) == 0) {
             *out = *row;
-            return STATUS_OK;
+            return refuse_remote(config);
         }
     }
     return FAIL(ERR_USAGE,

@@ -84,7 +84,8 @@ static enum status write_report(struct session *session, struct report *report, 
     if (uname(&system) == 0) {
         snprintf(host, sizeof host, "%s, %s %s", system.nodename, system.sysname, system.release);
     }
-    snprintf(title, sizeof title, "%s on %s", session->model->name, session->options->dataset);
+    snprintf(title, sizeof title, "%s on %s", session->model->name,
+             config_string(session->config, "train_dataset.name"));
     snprintf(batch, sizeof batch, "%d examples a step, %d replica%s, %s", session->global_batch,
              session->replica_count, session->replica_count == 1 ? "" : "s",
              session->strategy->name);
